@@ -55,7 +55,7 @@ def _measure(names: Sequence[str], effort: Effort) -> dict[str, Result]:
 
 
 def _merged(out: Path, new: dict[str, Result]) -> dict[str, Result]:
-    """What is saved, with what is new in its place, in the order of the catalogue."""
+    """The figures to save, new ones in place of old, in the order of the catalogue."""
     known = {**(load(out) if out.exists() else {}), **new}
     return {name: known[name] for name in BENCHMARKS if name in known}
 

@@ -51,7 +51,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What pods ask for."""
+    """The requests of pods."""
 
     demand: np.ndarray  # f8 [kinds, 3], cores, GiB, thousandths of each single device
     many: np.ndarray  # i8 [kinds], devices
@@ -60,7 +60,7 @@ class Kinds:
 
 
 class _Site(NamedTuple):
-    """What the kernels read and change."""
+    """The arrays of the kernels."""
 
     free: Any  # f8 [nodes, 2], cores and GiB
     gpus: Any  # f8 [nodes, devices], thousandths that are free; 0 beyond a node's own

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def bare(workers: int, work: Callable[[Processes], Awaitable[Any]]) -> Any:
-    """What `work` returns with worker processes that can run `quick`."""
+    """The result of `work` with worker processes that can run `quick`."""
 
     async def measured() -> Any:
         backend = Processes([StageNode("one", slots=workers)])

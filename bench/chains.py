@@ -137,7 +137,7 @@ def measure_multimodal(results: dict[str, Any], policies: Sequence[str], seeds: 
 
 
 def saved() -> dict[str, Any]:
-    """What was measured before."""
+    """The measurements of an earlier run."""
     content: dict[str, Any] = {"workflows": {}, "multimodal": {}}
     if RESULTS.exists():
         content |= json.loads(RESULTS.read_text(encoding="utf-8"))

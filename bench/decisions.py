@@ -1,4 +1,4 @@
-"""What one decision takes, of every policy of the catalogue, at 100 nodes."""
+"""The time of one decision, of every policy of the catalogue, at 100 nodes."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _speed(built: RunInputs, policy: str, effort: Effort) -> list[float]:
 
 
 def _counts(built: RunInputs, policy: str) -> Iterator[Figure]:
-    """What happened, per thousand requests: the features are at work."""
+    """The counts of events per thousand requests: the features are at work."""
     counts = timed(built, policy).driver.state.counts[0]
     for name in COUNTED:
         per_thousand = 1000.0 * float(counts[name]) / len(built.requests)

@@ -1,4 +1,4 @@
-"""What a benchmark yields: measured figures, each with its unit, its spread and, where set, its target."""
+"""The results of a benchmark: measured figures, each with its unit, its spread and, where set, its target."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What could not be measured here, and why."""
+    """The figures that could not be measured here, and why."""
 
     labels: dict[str, str]
     reason: str
@@ -123,6 +123,6 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
 
 
 def in_turns(repetitions: int, *contestants: Callable[[], float]) -> list[list[float]]:
-    """What each contestant measured, taking turns so that all meet the same machine."""
+    """The measurements of each contestant, taking turns so that all meet the same machine."""
     rounds = [[contestant() for contestant in contestants] for _ in range(repetitions)]
     return [list(values) for values in zip(*rounds, strict=True)]

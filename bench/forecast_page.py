@@ -144,7 +144,7 @@ def _lost(row: Mapping[str, Any]) -> bool:
 
 
 def _doubt(row: Mapping[str, Any]) -> str:
-    """What the ratio of a series is worth that is far behind."""
+    """A sentence on a ratio that is far behind, with its spread."""
     drawn = f"{row['ratio_5']:.2f} to {row['ratio_95']:.2f}"
     return (
         f"{_name(row)}: without the one origin of {row['origins']} where the mixture loses most, the ratio "

@@ -19,7 +19,7 @@ from trimtab.experiments.scenario.build import RunInputs
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What both need, as Python numbers."""
+    """The input of both, as Python numbers."""
 
     arrival_s: list[float]
     units: list[float]

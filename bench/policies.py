@@ -46,7 +46,7 @@ def rounded(value: float) -> float | None:
 
 
 def saved() -> dict[str, Any]:
-    """What was measured before."""
+    """The measurements of an earlier run."""
     if not RESULTS.exists():
         return {"cases": {}}
     content: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))

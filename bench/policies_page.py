@@ -53,7 +53,7 @@ Case = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Claim:
-    """What should be so, and what was measured."""
+    """The claims, and the measurements."""
 
     what: str
     value: Estimate | None  # None: not measured

@@ -1,4 +1,4 @@
-"""What it costs to leave a policy in plain Python."""
+"""The cost of leaving a policy in plain Python."""
 
 from __future__ import annotations
 

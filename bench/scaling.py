@@ -26,7 +26,7 @@ MEMORY_GB, LINEAR = 4.0, 1.25
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one process used."""
+    """The use of one process."""
 
     requests: int
     build_s: float

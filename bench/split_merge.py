@@ -1,4 +1,4 @@
-"""What splitting and batching by load are worth: `python -m bench.split_merge [--seeds N] [--requests N]`.
+"""The gain of splitting and batching by load: `python -m bench.split_merge [--seeds N] [--requests N]`.
 
 Prints, for each load, the mean completion of fixed choices and of split-merge, each over its seeds with the
 95 % interval of its paired difference from no splitting and no batching. Load 1.0 is the capacity without

@@ -29,7 +29,7 @@ PROFILED = 8  # modules of the import profile that are shown
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a fresh Python runs."""
+    """The program of a fresh Python."""
 
     name: str
     code: str

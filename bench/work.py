@@ -31,7 +31,7 @@ def slots(n_nodes: int, n_requests: int) -> RunInputs:
 
 
 def slots_scenario(n_nodes: int, n_requests: int) -> Scenario:
-    """What `slots` builds."""
+    """The inputs that `slots` builds."""
     types = {f"type{k}": {"memory_gib": 1, "slots": SLOTS, "speed": s} for k, s in enumerate(SPEEDS)}
     nodes = [{"type": name, "count": n_nodes // len(types)} for name in types]
     generate = {

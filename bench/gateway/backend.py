@@ -24,7 +24,7 @@ FIXED = {b"/health": b"ok", b"/health_generate": b"ok", b"/v1/models": MODELS}
 
 
 class Answers:
-    """What is answered now."""
+    """The present answer."""
 
     def __init__(self) -> None:
         self.change({})

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests and answers of a chat model, of any size."""
+"""The bytes on the wire: requests and answers of a chat model, of any size."""
 
 from __future__ import annotations
 

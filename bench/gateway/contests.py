@@ -1,4 +1,4 @@
-"""What is measured: each contest yields figures per proxy, and ratios that have a target."""
+"""The contests: each yields figures per proxy, and ratios that have a target."""
 
 from __future__ import annotations
 

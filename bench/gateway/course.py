@@ -27,7 +27,7 @@ SETTLE_S = 0.3  # after a proxy may run again, for its timers that are overdue
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the load saw, and what it cost the proxy."""
+    """The client's measurements, and the proxy's costs."""
 
     load: Mapping[str, Any]
     cpu_s: float
@@ -122,7 +122,7 @@ class Course:
         return Contestant(proxy, port, tree, startup_s)
 
     def answer_with(self, **settings: float) -> None:
-        """What the backends answer from now on."""
+        """Set the backends' answers from now on."""
         self._open()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._ports[0]}/_set", json.dumps(settings).encode()
@@ -155,7 +155,7 @@ class Course:
     def rounds(
         self, count: int, names: Sequence[str], run: Callable[[str], Outcome]
     ) -> dict[str, list[Outcome]]:
-        """What each did, in turns; one that fails all its requests or breaks is left out of later rounds."""
+        """The results of each, in turns. One that breaks or fails all its requests leaves later rounds."""
         outcomes: dict[str, list[Outcome]] = {name: [] for name in names}
         for _ in range(count):
             for name in names:
@@ -179,7 +179,7 @@ def _last_line(log: Path) -> str:
 
 
 def program_version(proxy: Proxy) -> str:
-    """What it says of its own version; for those in a Python environment, the package's."""
+    """The version that it prints; for those in a Python environment, the package's."""
     if ".venv-peers" in proxy.program:
         python, package = Path(proxy.program).with_name("python"), Path(proxy.program).name
         code = f"from importlib.metadata import version; print(version({package!r}))"

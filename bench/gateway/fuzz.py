@@ -176,7 +176,7 @@ class Wire:
 
 
 def answered(data: Iterable[bytes]) -> Answer:
-    """What is made of a response, until the node closes."""
+    """The parsed response, until the node closes."""
     wire: Any = Wire()
     answer: Any = Answer()
     connection = UpstreamConnection(wire)
@@ -192,7 +192,7 @@ def answered(data: Iterable[bytes]) -> Answer:
 
 
 class _Body:
-    """What llhttp makes of a chunked body."""
+    """A chunked body as llhttp reads it."""
 
     def __init__(self) -> None:
         self.body, self.is_whole = b"", False
@@ -221,7 +221,7 @@ def fuzz_response(rng: random.Random) -> bytes:
 
 
 def _check_chunks(answer: Answer) -> None:
-    """What is handed on of a chunked body must mean the same to another parser."""
+    """A forwarded chunked body must mean the same to another parser."""
     if answer.response is None or answer.response.length is not Length.CHUNKED:
         return
     other = _Body()

@@ -27,7 +27,7 @@ GIVE_UP_S = 120.0  # for what has begun, when the time is over
 
 @dataclass(slots=True)
 class Job:
-    """What to do."""
+    """The orders of a load process."""
 
     mode: str
     port: int
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of it."""
+    """The counts of a load process."""
 
     requests: int = 0
     errors: int = 0

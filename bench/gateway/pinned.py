@@ -43,7 +43,7 @@ class Child:
         return json.loads(line)
 
     def ask(self, question: Mapping[str, Any]) -> Any:
-        """What it answers to a line."""
+        """The answer to a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
         self._process.stdin.flush()

@@ -31,7 +31,7 @@ WARM_UP = Auto().window  # requests of that one; what-if's is as long
 
 
 def _told(one: Contestant, segments: list[Segment]) -> dict[str, Any]:
-    """What came of one policy, by segment and of all of them together."""
+    """The results of one policy, by segment and of all of them together."""
     recording = one.folder / "recording"
     beyond_s = overhead_s(segments[0], recording, WARM_REQUESTS)
     simulated_s = predicted_s(segments, one.policy, beyond_s)[1:]

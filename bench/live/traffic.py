@@ -1,4 +1,4 @@
-"""What is sent in a live comparison, and what the simulator makes of it."""
+"""The traffic of a live comparison, and its simulation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Asked:
-    """What one request asks for."""
+    """One request of the traffic."""
 
     images: int
     steps: int
@@ -55,7 +55,7 @@ class Traffic(Protocol):
 
     @property
     def asked(self) -> Sequence[Asked]:
-        """What each asks for."""
+        """The requests."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Segment:
 
     @property
     def factor(self) -> Floats:
-        """What each request takes over its estimate; no policy is told."""
+        """The ratio of each request's service time to its estimate; no policy sees it."""
         return np.asarray(self.inputs.requests.truth["factor"])
 
     @property
     def asked(self) -> list[Asked]:
-        """What each request asks for."""
+        """The requests."""
         rows = self.rows["images"].to_list(), self.rows["steps"].to_list(), self.factor.tolist()
         return [Asked(*row) for row in zip(*rows, strict=True)]
 

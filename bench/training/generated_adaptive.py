@@ -1,4 +1,4 @@
-"""Generated jobs that adapt their batch: applications drawn at random, no measurement of anybody's."""
+"""Generated jobs that adapt their batch: applications drawn at random, none of them measured."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class ChainHost:
 
     @property
     def recorder(self) -> Recorder | None:
-        """What remembers; None = nothing does."""
+        """The recorder of runs; None = they are not recorded."""
         return self._state.recorder
 
     @property
@@ -237,7 +237,7 @@ class ChainHost:
             self._crash(error)
 
     def _crash(self, error: BaseException) -> None:
-        """A fault of the host itself: end all runs, so that nobody waits for them."""
+        """A fault of the host itself: end all runs, so that no caller waits for them."""
         logger.exception("the host of chains failed", exc_info=error)
         runs, self._state.runs = self._state.runs, {}
         for run in runs.values():

@@ -1,4 +1,4 @@
-"""What the parts of a host share: runs that are under way, values, and the way to the loop."""
+"""The shared state of a host's parts: runs that are under way, values, and the way to the loop."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class HostState:
         return self.loop.costs.error_frac(self._class_of[code_name])
 
     def demand(self) -> dict[str, StageDemand]:
-        """What each stage asks of pools, by the name of its code."""
+        """The demand of each stage on pools, by the name of its code."""
         mean_s, arrived = self.loop.costs.mean_s, self.arrived
         return {
             code.name: StageDemand(waiting, arrived[code.name], mean_s(c))

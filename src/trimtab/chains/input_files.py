@@ -14,7 +14,7 @@ from trimtab.errors import UsageError
 
 @dataclass
 class InputFile:
-    """What a file has: values, the line of each, and what is wrong with other lines."""
+    """The contents of a file: values, the line of each, and the problems of other lines."""
 
     values: list[Any] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)

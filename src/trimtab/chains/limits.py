@@ -60,5 +60,5 @@ class StageLimit(Generic[T]):
         return self.next()
 
     def next(self) -> T | None:
-        """Who waits longest; it waits no more."""
+        """Remove and return the entry that has waited longest."""
         return self._waiting.popleft() if self._waiting else None

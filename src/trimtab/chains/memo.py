@@ -101,7 +101,7 @@ def _digest(ref: Ref | None) -> str:
 
 
 def fingerprint(step: PlannedStep) -> bytes:
-    """What a stage's results depend on besides its inputs: its code and its declared version.
+    """The identity of a stage's results besides its inputs: its code and its declared version.
 
     Changes in functions that it calls are not seen: declare another `version` then.
     """

@@ -35,7 +35,7 @@ class NotRecorded(TrimtabError):  # noqa: N818 - reads as the sentence it prints
 
 
 def default_folder() -> Path:
-    """Where journal and store are if nobody says otherwise."""
+    """Where journal and store are by default."""
     return Path(platformdirs.user_data_dir("trimtab")) / "chains"
 
 

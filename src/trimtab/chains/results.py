@@ -1,4 +1,4 @@
-"""What a user gets of a run: results as inputs finish, and the values in them."""
+"""The results of a run for its user: as inputs finish, with the values in them."""
 
 from __future__ import annotations
 

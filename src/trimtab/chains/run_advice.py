@@ -1,4 +1,4 @@
-"""What decided when a recorded run ended, and what would make it end earlier."""
+"""Reasons for the end time of a recorded run, and changes that would make it end earlier."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bottleneck(NamedTuple):
 
 
 def critical_path(timeline: RunTimeline) -> list[StageRun]:
-    """What decided when the last input ended, first to last: each waited for the one before."""
+    """The steps that decided when the last input ended, first to last: each waited for the one before."""
     if not timeline.runs:
         return []
     return [timeline.runs[row] for row in waiting_path(timeline.records, timeline.runs[-1].number)]

@@ -1,4 +1,4 @@
-"""What runs do where nobody says otherwise. It loads nothing."""
+"""Defaults of runs. This module loads nothing."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class RunEndings:
             self._end_without_output(item, status)
 
     def tell(self, run: ChainRun, ending: Ending) -> None:
-        """Tell whoever waits for the results of a run."""
+        """Wake the callers that wait for the results of a run."""
         run.endings[ending.state] += 1
         run.told(ending)
 
@@ -58,7 +58,7 @@ class RunEndings:
         run.ended(run.state)
 
     async def end_by_loss(self, run: ChainRun, error: Exception) -> None:
-        """What ran it is gone. Values that are not in the store yet are lost with it."""
+        """Note that a backend is gone. Values that are not in the store yet are lost with it."""
         try:
             if self._host.recorder is not None:
                 await self._host.recorder.journal.end(run.id, "stopped")

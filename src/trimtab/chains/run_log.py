@@ -1,4 +1,4 @@
-"""What a host logs of runs. Each record has `run`; that of an attempt also `input`, `stage` and others."""
+"""A host's log of runs. Each record has `run`; that of an attempt also `input`, `stage` and others."""
 
 from __future__ import annotations
 

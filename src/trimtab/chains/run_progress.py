@@ -1,4 +1,4 @@
-"""What is known of one run of a chain: which outputs are there, and which instances became ready.
+"""The state of one run of a chain: which outputs are there, and which instances became ready.
 
 It follows the data only. When and where a ready instance runs is decided by the loop.
 """
@@ -49,7 +49,7 @@ class GivenInputs:
 
 @dataclass(frozen=True)
 class FlowShape:
-    """What all runs of a chain share: successors, and maps that have as many instances as each other."""
+    """The common part of all runs of a chain: successors, and maps with equal numbers of instances."""
 
     successors: tuple[tuple[tuple[int, Flow], ...], ...]
     alike: tuple[tuple[int, ...], ...]  # of each step, itself among them

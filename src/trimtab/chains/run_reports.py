@@ -1,4 +1,4 @@
-"""What the journal knows of runs, for people: lists, summaries, cancelling."""
+"""Views of runs from the journal, for people: lists, summaries, cancelling."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cancel(place: str | Path | None, run_id: str) -> None:
 
 
 def with_journal(place: str | Path | None, work: Callable[[RunJournal], Awaitable[T]]) -> T:
-    """What `work` finds in a journal."""
+    """The result of `work` on a journal."""
 
     async def main() -> T:
         journal = RunJournal(journal_url(place or default_folder()))

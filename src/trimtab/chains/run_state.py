@@ -26,7 +26,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user says of a run."""
+    """The settings of a run that a user gives."""
 
     priority: int = 0
     deadline_s: float = float("inf")  # after its start

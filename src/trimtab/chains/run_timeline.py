@@ -25,7 +25,7 @@ from trimtab.metrics.stage_summaries import StageSummary, stage_summaries
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """What the journal keeps of a stage of a run's chain: what it reads, and its limits."""
+    """The record of a stage of a run's chain: its inputs, and its limits."""
 
     name: str
     after: Mapping[str, Flow]
@@ -167,7 +167,7 @@ def shapes_of(plan: ChainPlan) -> list[dict[str, Any]]:
 
 
 async def timeline_of(journal: RunJournal, run_id: str) -> RunTimeline:
-    """What the journal has of a run. Raises UsageError if there is none."""
+    """The journal's records of a run. Raises UsageError if there are none."""
     record = await journal.find(run_id)
     attempts, results = await journal.attempts(run_id), await journal.results(run_id)
     return made_timeline(record, await journal.inputs(run_id), attempts, results)

@@ -128,7 +128,7 @@ class Session:
         Args:
             key: with a journal, a run of this key is made once: then this is the handle of that run, with its
                 inputs and options, and its deadline counts from when it was made.
-            source: where the chain is defined, for whoever resumes the run.
+            source: where the chain is defined, for a later resume.
             parts: `handle.parts` tells each instance of the output's stages as it finishes.
         """
         plan = self._plan_of(chain if isinstance(chain, str) else chain.name)
@@ -171,7 +171,7 @@ class Session:
 
     @property
     def profiles(self) -> StageProfiles:
-        """What the code of profiled stages spent its time on."""
+        """The profile of the code of profiled stages."""
         return self._host.profiles
 
     @property

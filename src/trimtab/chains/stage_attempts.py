@@ -22,7 +22,7 @@ class StageAttempts:
     Args:
         budget: of values, which may hold attempts back.
         fuse_s: see `Fusion`.
-        ended: called with the outcome of each attempt that somebody still waits for.
+        ended: called with the outcome of each attempt that a caller still waits for.
         failed: called with a fault of the host itself.
     """
 

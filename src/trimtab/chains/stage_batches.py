@@ -45,7 +45,7 @@ class StageBatches:
 
     Args:
         budget: of values, which may hold instances back.
-        ended: called with the outcome of each instance that somebody still waits for.
+        ended: called with the outcome of each instance that a caller still waits for.
         lost: called with that of a batch which is tried again one by one, for each of its instances.
         failed: called with a fault of the host itself.
     """

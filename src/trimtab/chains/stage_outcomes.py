@@ -1,4 +1,4 @@
-"""What the outcome of an attempt means: results, successors that become ready, further attempts, failures."""
+"""The handling of an attempt's outcome: results, successors that become ready, further attempts, failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StageOutcomes:
         self._host, self._parts, self._jitter, self._note = host, parts, random.Random(seed), note
 
     def take(self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome) -> None:
-        """An attempt that somebody waits for has ended."""
+        """An attempt that a caller waits for has ended."""
         self._note(item, at, attempt, node, outcome)
         if outcome.error is not None:
             self._fail(item, at, attempt, outcome.error)

@@ -24,7 +24,7 @@ _ON_FAILURE = ("fail", "skip", "default")
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """What a stage declares. Every option can be overridden where the stage is used (`stage.options(…)`)."""
+    """The options of a stage. Each can be overridden where the stage is used (`stage.options(…)`)."""
 
     cpu: float = 1.0
     gpu: float = 0.0  # may be a fraction
@@ -103,7 +103,7 @@ class Kind(Enum):
 
 
 class ChainBuilder(Protocol):
-    """What calls of stages are added to, while a chain is being built."""
+    """A chain under construction, to which calls of stages are added."""
 
     def takes(self, given: Iterable[Any]) -> bool:
         """Whether a call with these arguments is a part of the chain: one of them is not known yet."""

@@ -9,7 +9,7 @@ from trimtab.live.stage_backend import Ref, StageBackend, digest_of
 
 
 class ValueRefs:
-    """The values that runs hold, by place. What nobody holds is released."""
+    """The values that runs hold, by place. Values that no run holds are released."""
 
     def __init__(self, backend: StageBackend) -> None:
         self._backend = backend
@@ -21,7 +21,7 @@ class ValueRefs:
         return Ref(digest_of(data), len(data), data)
 
     def hold(self, refs: Iterable[Ref]) -> None:
-        """Somebody needs these values."""
+        """Count one more use of these values."""
         for ref in refs:
             if ref.place:
                 self._held[ref.place] += 1
@@ -29,7 +29,7 @@ class ValueRefs:
                     self.held_bytes += ref.size_bytes
 
     def let_go(self, refs: Iterable[Ref]) -> None:
-        """Somebody needs them no more."""
+        """Count one use less of these values."""
         free = []
         for ref in refs:
             if ref.place:
@@ -42,6 +42,6 @@ class ValueRefs:
             self._backend.release(free)
 
     def drop(self, refs: Iterable[Ref]) -> None:
-        """Release values that nobody asked for."""
+        """Release values that no run asked for."""
         if free := [ref for ref in refs if ref.place]:
             self._backend.release(free)

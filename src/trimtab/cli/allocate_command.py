@@ -107,7 +107,7 @@ def _serve(decisions: Any, address: str) -> None:
 
 
 def _print_difference(answer: dict[str, Any]) -> None:
-    """What the queue holds beside what the policy would give, and the sums."""
+    """Print the held GPUs beside the policy's, and the sums."""
     from rich.table import Table
 
     table = Table("job", "held", "policy", "change", "reason", box=None)

@@ -140,7 +140,7 @@ def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
 
         key, digest = make_key()
         print(f"key:    {key}\nsha256: {digest}")
-        note("the key is for the client, its digest for gateway.yaml; nobody can get the one from the other")
+        note("the key is for the client, its digest for gateway.yaml; the digest does not reveal the key")
 
 
 def _chosen(

@@ -130,7 +130,7 @@ def _write(done: FleetSizing, out: Path, html: Path | None, trace: Path) -> None
 
 
 def notes_of(done: FleetSizing) -> list[str]:
-    """What readers of the figures have to know."""
+    """Notes for readers of the figures."""
     notes = []
     if done.best is None:
         worst = max(done.objectives, key=lambda o: o.overshoot(done.nearest.metrics))

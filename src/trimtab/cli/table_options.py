@@ -35,7 +35,7 @@ _OPTION_OF: Final = {
 
 
 class OnBadRow(StrEnum):
-    """What becomes of a row with a value that cannot be used."""
+    """The treatment of a row with a value that cannot be used."""
 
     ERROR = "error"
     DROP = "drop"

@@ -27,7 +27,7 @@ class JobsProgress:
         """The jobs, at this second of the run."""
 
     def say(self, text: str) -> None:
-        """What the user should know."""
+        """Notes for the user."""
 
 
 class LinesOfJobs(JobsProgress):

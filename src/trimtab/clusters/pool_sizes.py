@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 W = TypeVar("W")  # a worker of some backend
 
 LOOK_S: Final = 0.1  # between two looks at the queue
-LEAST: Final = 0.1  # of a worker that is expected to be needed: below it nobody is started for it
+LEAST: Final = 0.1  # of a worker that is expected to be needed: below it no worker is started for it
 IDLE_S: Final = 60.0  # after which a worker that is not needed ends
 
 

@@ -38,7 +38,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """What a simulated worker does for a stage. Functions get the stage's arguments by name.
+    """The stand-in for a stage on a simulated worker. Functions get the stage's arguments by name.
 
     `run` gives the output and takes no virtual time. It is a function, or a class whose instances are called;
     each worker has a copy. Without it the output is None.

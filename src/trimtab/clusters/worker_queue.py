@@ -63,12 +63,12 @@ class WorkerQueue:
                 self._interrupt(number, True)
                 loop = asyncio.get_running_loop()
                 loop.call_later(CANCEL_GRACE_S, self._kill_if, attempt, Cause.CANCELLED)
-            elif waiting == attempt and not outcome.done():  # sent, not begun: it runs for nobody
+            elif waiting == attempt and not outcome.done():  # sent, not begun: no caller waits for it
                 self._interrupt(number, False)
                 outcome.set_result(Outcome(error=StageError(Cause.CANCELLED)))
 
     def ended(self, number: int, ended: Outcome) -> bool:
-        """The worker tells of an attempt's end. False if nobody waits for it any more."""
+        """The worker reports an attempt's end. False if no caller waits for it any more."""
         if number not in self._waiters:
             return False
         attempt, outcome = self._waiters.pop(number)

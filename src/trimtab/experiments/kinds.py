@@ -33,7 +33,7 @@ class ScenarioKind(Kind[S, I, R], Protocol[S, I, R]):
 
     @property
     def title(self) -> str:
-        """What the kind is in messages."""
+        """The name of the kind in messages."""
 
     @property
     def untaken(self) -> Mapping[str, str]:
@@ -52,7 +52,7 @@ class ScenarioKind(Kind[S, I, R], Protocol[S, I, R]):
         """Computing times of the policies; empty where the kind measures none."""
 
     def amounts(self, inputs: I) -> Mapping[str, int]:
-        """What inputs consist of: name → number."""
+        """The parts of inputs: name → number."""
 
 
 AnyScenarioKind: TypeAlias = ScenarioKind[Any, Any, Any]

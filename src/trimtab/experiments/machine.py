@@ -84,7 +84,7 @@ def check_memory(n_runs: int, n_items: int, jobs: int, items: str) -> None:
 def check_disk(out: Path, n_runs: int, n_items: int, items: str) -> None:
     """Refuse, before any work, records that do not fit on the disk of `out`. Raises UsageError."""
     total, _, present = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists()))
-    if total == 0:  # no disk, such as /proc: whoever writes there is told so
+    if total == 0:  # no disk, such as /proc: a write there fails
         return
     work = f"{n_runs:,} runs of {n_items:,} {items}"
     _check(work, items, n_runs * n_items * BYTES_PER_RECORD, present, str(out), "free disk")

@@ -18,7 +18,7 @@ PATH_KEYS: Final = ("file", "profiles")  # of settings, whose values are paths
 
 
 def made_by(content: Mapping[str, Any], policies: Sequence[tuple[str, Sequence[object]]]) -> dict[str, Any]:
-    """What results were made by.
+    """The software and the machine that made results.
 
     `content` are the settings' values, `policies` each policy's name, as it can be given again, and its
     objects. Files that are gone meanwhile have no hash.

@@ -79,7 +79,7 @@ class FittedCluster:
     too_few: Mapping[tuple[str, str], int]
 
     def __repr__(self) -> str:
-        """What was fitted."""
+        """The fitted parameters."""
         return f"<FittedCluster: {len(self.fits)} fits of {sum(fit.rows for fit in self.fits):,} rows>"
 
     def table(self) -> pl.DataFrame:
@@ -289,7 +289,7 @@ def _hints(
 
 
 def _prompt_hint(rows: pl.DataFrame, residual: FloatArray) -> str | None:
-    """What another weight of prompt tokens would explain, if it is much."""
+    """The gain of another weight of prompt tokens, if it is much."""
     known = rows.drop_nulls(["prompt_tokens", "output_tokens"])
     if known.height < LEAST_ROWS or known.height < rows.height:
         return None

@@ -51,7 +51,7 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
 
 
 def declared_of(config: GatewayConfig) -> Declared:
-    """What the configuration declares of models and zones."""
+    """The declared properties of models and zones."""
     zones = config.zones
     return Declared(
         demand={name: model.demand for name, model in config.models.items()},

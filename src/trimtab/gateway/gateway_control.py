@@ -72,7 +72,7 @@ class GatewayControl:
         return await self._keys.revoke(name)
 
     def node_changes(self) -> list[Json]:
-        """What operators did to nodes, and nobody undid."""
+        """Changes of nodes by operators that no later change has undone."""
         return [change.shown() for change in self._changes.all()]
 
     async def _on_node(self, name: str, change: Callable[[str], Awaitable[None]]) -> bool:

@@ -1,4 +1,4 @@
-"""What a key made at run time may use: its models and its budget."""
+"""The rules of a key made at run time: its models and its budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TokenPrice(NamedTuple):
     usd_per_output_token: float
 
     def usd(self, prompt_tokens: float, output_tokens: float) -> float:
-        """What these tokens cost."""
+        """The price of these tokens."""
         return prompt_tokens * self.usd_per_prompt_token + output_tokens * self.usd_per_output_token
 
 

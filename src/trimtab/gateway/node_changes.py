@@ -1,4 +1,4 @@
-"""What operators did to nodes by the admin API: added, drained, removed. It holds until one undoes it.
+"""Changes of nodes by the admin API: added, drained, removed. A change holds until another undoes it.
 
 The store keeps it, so a reload and a restart change nothing of it, and replicas that share a database share
 it. While the database is away a change holds in this process and is written later.
@@ -32,7 +32,7 @@ _ADMIN: Final = "admin"  # source of nodes that the admin API added
 
 
 class NodeStatus(Enum):
-    """What an operator wants of a node."""
+    """The wish of an operator for a node."""
 
     IN_SERVICE = "in_service"
     DRAINED = "drained"
@@ -41,7 +41,7 @@ class NodeStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """The change of one node. A node in service that nobody added has none."""
+    """The change of one node. A node in service that was not added has none."""
 
     name: str
     status: NodeStatus

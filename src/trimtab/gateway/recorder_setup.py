@@ -69,7 +69,7 @@ def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapsh
 
 
 def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> Signals:
-    """What policies read besides requests and estimates, as it is now."""
+    """Inputs of policies besides requests and estimates, as they are now."""
     registry, signals, rules = dispatcher.registry, dispatcher.signals, dispatcher.rules
     shape, keys = registry.shape, registry.class_keys
     around = signals.surroundings(shape, keys, max(1, len(keys)))

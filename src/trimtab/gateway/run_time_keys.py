@@ -191,7 +191,7 @@ def _tenant(spec: RunTimeKeySpec) -> KeySpec:
 
 
 def _spent(budget: BudgetSpec, rows: Iterable[Any], prices: Prices, now_s: float) -> Json:
-    """What a key has used in its period."""
+    """The use of a key's budget in its period."""
     first = _first_day(budget, now_s)
     tokens, usd = 0, 0.0
     for row in rows:

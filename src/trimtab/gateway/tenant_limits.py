@@ -52,7 +52,7 @@ class _Bucket:
         self.level, self.at_s = self.refilled(now_s), max(now_s, self.at_s)
 
     def refilled(self, now_s: float) -> float:
-        """What is left by now."""
+        """The rest of the limit by now."""
         return min(self.size, self.level + max(0.0, now_s - self.at_s) * self.per_s)
 
     def header_lines(self, now_s: float, what: bytes) -> bytes:
@@ -95,7 +95,7 @@ class _CountingBucket(_Bucket):
 
 
 class Elsewhere(NamedTuple):
-    """What other replicas did with a tenant's limits since the last look, and have in flight."""
+    """Use of a tenant's limits by other replicas since the last look, and their requests in flight."""
 
     requests: float = 0.0
     tokens: float = 0.0
@@ -104,7 +104,7 @@ class Elsewhere(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What this replica did with a tenant's limits since its start, what is left, what is in flight."""
+    """Use of a tenant's limits by this replica since its start, the rest, and the requests in flight."""
 
     requests: float
     tokens: float
@@ -165,7 +165,7 @@ class Limits:
         return not (self._requests is None and self._tokens is None and self._given.concurrency is None)
 
     def taken(self, now_s: float) -> Taken:
-        """What other replicas need to know."""
+        """The figures for other replicas."""
         requests, tokens = self._requests, self._tokens
         return Taken(
             requests=_taken(requests),

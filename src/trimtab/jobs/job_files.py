@@ -19,7 +19,7 @@ from trimtab.jobs.store.store_errors import StoreUnavailable
 
 SHORT_BYTES: Final = 65_536  # results up to this size are in memory until they are finished
 _PIECE_BYTES = 1 << 20  # of a long input, in memory at a time
-_PLACE = "place"  # the file that names a folder, whoever mounts it
+_PLACE = "place"  # the file that names a folder, wherever it is mounted
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[0-9]+)?\Z")
 
 

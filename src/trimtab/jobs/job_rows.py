@@ -25,7 +25,7 @@ _COLUMNS = [jobs.c[field.name].label(field.name) for field in fields(Job)]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a change stands on: the job, its owner, and the attempt that makes it."""
+    """The conditions of a change: the job, its owner, and the attempt that makes it."""
 
     id: str
     owner: str
@@ -210,7 +210,7 @@ def back_to_queue(connection: sa.Connection, claim: Claim, owner: str | None, no
 
 
 def end(connection: sa.Connection, claim: Claim, result: JobResult, now_s: float, expires_s: float) -> bool:
-    """It is over. A true end also replaces `unknown`, which another process wrote while this one was away."""
+    """End a job. A true end also replaces `unknown`, which another process wrote while this one was away."""
     unknown = sa.and_(jobs.c.state == JobState.UNKNOWN.value, jobs.c.attempt == claim.attempt)
     ours = sa.and_(jobs.c.owner == claim.owner, jobs.c.state.in_(_ACTIVE))
     again = sa.and_(jobs.c.state == result.state.value, jobs.c.attempt == claim.attempt)

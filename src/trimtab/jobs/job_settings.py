@@ -25,7 +25,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class TenantBounds:
-    """What one tenant's jobs may take; None = no bound."""
+    """The most that one tenant's jobs may take; None = no bound."""
 
     jobs: int | None = None  # unfinished ones
     bytes: int | None = None  # inputs of unfinished ones, and kept results

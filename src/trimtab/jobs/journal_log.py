@@ -1,7 +1,7 @@
-"""What a process has noted and its database may not have yet: files beside the database.
+"""Records of a process that its database may not have yet: files beside the database.
 
 There is one write for each turn of the event loop. It outlives its process at once, and costs much less
-than a transaction. What the files of a killed process hold is stored by whoever opens the journal next.
+than a transaction. The next process that opens the journal stores the records of a killed process.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _owner_of(path: Path) -> str:
 
 
 def rows_in(path: Path) -> Iterator[tuple[Rows, ...]]:
-    """What a file holds; nothing if another process has stored and removed it meanwhile.
+    """The records of a file; none if another process has stored and removed it meanwhile.
 
-    A write that its process did not finish was not told to anybody: it is left out.
+    A write that its process did not finish was never acknowledged: it is left out.
     """
     try:
         data, at = path.read_bytes(), 0

@@ -136,7 +136,7 @@ class JournalWriter:
 
     def _broke(self, error: BaseException) -> None:
         for flush in list(self._flushes):
-            self._release(flush)  # nothing more will be stored: nobody need wait
+            self._release(flush)  # nothing more will be stored: no waiter may stay
         if not self._is_broken:
             self._is_broken = True
             self._failed(error)

@@ -36,7 +36,7 @@ class RunJournal:
     """A journal in SQLite or PostgreSQL.
 
     Args:
-        cancelled: called with the id of a run that somebody else wants to be cancelled.
+        cancelled: called with the id of a run that another process wants cancelled.
         failed: called with the reason when something could not be stored.
         kind: the command that lists its runs.
     """
@@ -111,7 +111,7 @@ class RunJournal:
         await self._store_left()
 
     async def _read(self, work: Callable[[sa.Connection], T]) -> T:
-        """What is read after all that this process has noted."""
+        """The position after all records of this process."""
         await self._writer.flushed()
         return await self._store.read(work)
 
@@ -120,7 +120,7 @@ class RunJournal:
         return await self._store.read(partial(run_rows.newest, limit=limit))
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Ask for a run to be cancelled. False if nobody works on it."""
+        """Ask for a run to be cancelled. False if no process works on it."""
         return await self._store.write(partial(run_rows.request_cancel, run_id=run_id))
 
     async def end(self, run_id: str, state: str) -> None:

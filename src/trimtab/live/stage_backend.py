@@ -175,7 +175,7 @@ def in_one(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StageCode:
-    """What a backend needs in order to run a stage.
+    """The description of a stage from which a backend runs it.
 
     `code` is a serialised function `(**arguments) → output`, or a class whose instances are called so.
     """
@@ -273,7 +273,7 @@ class StageBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageDemand:
-    """What a stage asks of pools."""
+    """The demand of a stage on pools."""
 
     waiting: int = 0  # instances that are ready and have no place yet
     arrived: int = 0  # instances that became ready so far
@@ -297,7 +297,7 @@ class BoundedBackend(Protocol):
 
     @property
     def value_bytes(self) -> float:
-        """What values may take; known once it is open. A little more does no harm."""
+        """The most bytes of values; known once the backend is open. A little more does no harm."""
 
 
 @runtime_checkable

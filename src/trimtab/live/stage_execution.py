@@ -39,7 +39,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What a stage may know of the attempt that runs it.
+    """The context of a stage: the attempt that runs it.
 
     A stage with effects outside gives them `idempotency_key`: it is the same in every attempt.
     """
@@ -72,7 +72,7 @@ class Imported:
 
 
 class _Reach(NamedTuple):
-    """What an attempt reaches of the worker that runs it."""
+    """The worker's services for an attempt."""
 
     read: Read
     write: Write
@@ -87,7 +87,7 @@ class LoadedStages:
         self._calls: dict[str, Callable[..., Any]] = {}
 
     def code(self, name: str) -> StageCode:
-        """What is known of a stage."""
+        """The known costs of a stage."""
         return self._codes[name]
 
     def load(self, name: str) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ AXIS_MARGIN: Final = 1.6  # factor that a log axis leaves above and below
 
 def new_figure(*, height_px: int = 400, x_title: str = "", y_title: str = "") -> Figure:
     """A figure without data."""
-    from plotly.graph_objects import Figure  # 4 MB of modules: only where a figure is drawn
+    from plotly.graph_objects import Figure  # many modules: only where a figure is drawn
 
     axis = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
     return Figure(

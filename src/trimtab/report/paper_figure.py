@@ -89,7 +89,7 @@ class PaperFigure:
         return self._content("svg").decode()
 
     def __repr__(self) -> str:
-        """What it shows, and how to keep it."""
+        """Describe the figure, and how to keep it."""
         return f"<Figure: {self.title}; .save('figure.pdf') writes it>"
 
 

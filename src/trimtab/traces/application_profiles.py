@@ -30,7 +30,7 @@ _EPOCH: Final = ("progress", "iteration", "grad_sqr", "grad_var")
 
 @dataclass(frozen=True, slots=True)
 class ApplicationLimits:
-    """What a simulator says about an application beside its measurements. 0 = as measured."""
+    """A simulator's settings for an application besides its measurements. 0 = as measured."""
 
     max_local: float = 0.0
     gpus_max: int = 0
@@ -57,7 +57,7 @@ SIA_RESTART_S: Final = {
     "ncf": 15.0,
     "yolov3": 80.0,
 }
-"""What a restart costs each application there."""
+"""The cost of a restart for each application there."""
 
 
 def read_applications(

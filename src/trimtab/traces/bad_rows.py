@@ -16,7 +16,7 @@ NAMED: Final = 3  # first lines of a reason
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done to rows of one reason: `places` are the first of them, `example` the first value."""
+    """The treatment of bad rows of one reason: `places` are the first of them, `example` the first value."""
 
     action: Action
     reason: str

@@ -72,7 +72,7 @@ class Recording:
 
     @property
     def head(self) -> Mapping[str, Any]:
-        """What it began with: policy, seed, options. A process that wrote requests is a dispatcher."""
+        """The start of a process: policy, seed, options. A process that wrote requests is a dispatcher."""
         first = next(head for head in self.heads if _worker(head) == self._leader)
         if self.with_requests < 2:
             return first
@@ -116,13 +116,13 @@ class Recording:
 
     @cached_property
     def signals(self) -> Mapping[str, Any]:
-        """What policies read besides requests and estimates, as last recorded; empty in older recordings."""
+        """Inputs of policies besides requests and estimates, as last recorded; empty in older recordings."""
         found = [n for n in self.notes if n["record"] == "signals" and _worker(n) == self._leader]
         return found[-1] if found else {}
 
     @cached_property
     def uses(self) -> tuple[tuple[float, int, str, float], ...]:
-        """What others use of nodes: (seconds from time 0, node position, resource, fraction), by time."""
+        """Use of nodes by others: (seconds from time 0, node position, resource, fraction), by time."""
         return tuple(
             (max(0.0, float(note["at_s"]) - self.start_s), int(node), name, float(frac))
             for note in self.notes
@@ -150,11 +150,11 @@ def is_recording(path: Path) -> bool:
     try:
         return _bytes(path, len(HEAD_START)).startswith(HEAD_START)
     except (OSError, EOFError):
-        return False  # whoever reads it says so
+        return False  # its reader reports that
 
 
 def open_recording(path: Path) -> Recording:
-    """What a recording says besides its requests.
+    """The contents of a recording besides its requests.
 
     Raises:
         TraceError: none is there, several are in the folder, it is damaged or of a later version.

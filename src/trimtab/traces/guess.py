@@ -1,4 +1,4 @@
-"""What the columns of an unknown table seem to be: times, numbers, texts, and which canonical column each is.
+"""Guesses about an unknown table: the kind of each column, and the canonical column that it is.
 
 A guess goes by the name of a column and by its first values. Nothing is taken silently: the command line
 shows the guess, and writes it as a mapping that can be changed.
@@ -74,7 +74,7 @@ _EPOCHS: Final[tuple[tuple[float, TimeUnit], ...]] = ((1e17, "ns"), (1e14, "us")
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuess:
-    """What one column seems to be.
+    """The guess about one column.
 
     `kind` in words; `canonical`: the column that it is taken as, None: not read; `how` its values are
     written, as fields of a mapping.

@@ -181,4 +181,4 @@ NO_JOBS: Final = {
     "run times alone": ("runtime",),
     "aggregates of clusters": ("id", "job_num", "gpu_job_num", "avg_run_time_gpu"),
 }
-"""What published files beside the jobs hold → columns by which they are known."""
+"""The other published files of a format → columns by which they are known."""

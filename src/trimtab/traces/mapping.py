@@ -138,7 +138,7 @@ class TraceMapping(BaseModel):
         return "arrival_s" in self.columns
 
     def kept_only(self) -> dict[str, Any]:
-        """What differs from the defaults, for a file of the mapping."""
+        """The differences from the defaults, for a file of the mapping."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -201,7 +201,7 @@ def format_of(
 
 
 def size_in_words(layout: TraceFormat, options: TraceOptions) -> str | None:
-    """What the size of a request is made of, by the rule that its format follows; None where it has none."""
+    """The columns that make the size of a request, by the rule of its format; None where it has none."""
     targets = {column.target for column in layout.columns}
     if "size" in targets:
         return f"column {layout.source_of('size')}"

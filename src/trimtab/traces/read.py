@@ -86,7 +86,7 @@ class Trace:
         return f"<Trace: {what}: {', '.join(self.table.columns)}>"
 
     def notes(self) -> list[str]:
-        """What was left out or filled, in words."""
+        """Notes about rows and values that were left out or filled."""
         left_out = [f"left out {rows:,} rows: {reason}" for reason, rows in self.dropped.items()]
         return left_out + [repair.in_words() for repair in self.repairs]
 

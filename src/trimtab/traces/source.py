@@ -306,7 +306,7 @@ def _without_quoted(source: TraceSource, record: str) -> str:
 
 
 def _problem(source: TraceSource, record: str) -> str | None:
-    """What keeps a record from being read; None where nothing does."""
+    """The fault that keeps a record from being read; None where there is none."""
     if not record.isascii() and _SURROGATE.search(record):
         return NO_TEXT
     if source.kind == "csv":

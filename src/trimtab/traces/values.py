@@ -47,7 +47,7 @@ def parsed(values: pl.Series, dtype: pl.DataType, decimal: str = ".") -> pl.Seri
 
 
 def expected_value(dtype: pl.DataType) -> str:
-    """What a value of this type looks like, for messages."""
+    """The look of a value of this type, for messages."""
     if isinstance(dtype, pl.List):
         return "a list of whole numbers"
     if dtype == pl.Boolean:

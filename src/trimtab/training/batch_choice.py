@@ -31,7 +31,7 @@ LIMITS: Final = np.dtype(
         ("agent_batch", "f8"),  # global batch at which the agent always trains; 0 = it adapts
     ]
 )
-"""What bounds the batch of a job on a type of GPU."""
+"""The bounds of a job's batch on a type of GPU."""
 
 
 @helper

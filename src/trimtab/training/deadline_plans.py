@@ -36,7 +36,7 @@ class Plans(NamedTuple):
 
 
 class DeadlineJobs(NamedTuple):
-    """What planning reads of jobs, by deadline."""
+    """The columns of jobs that planning reads, by deadline."""
 
     left: Any  # f8 [jobs] work
     deadline_s: Any  # f8 [jobs]

@@ -27,7 +27,7 @@ _LEAST_PLAN_S: Final = 60.0  # a job that does not end as estimated is looked at
 
 @dataclass(frozen=True)
 class Decision:
-    """What an allocator decided about all jobs, and where they lie."""
+    """An allocator's decision about all jobs, with their nodes."""
 
     allocation: Allocation
     held: Held
@@ -104,7 +104,7 @@ def fixed_jobs(jobs: Records, cluster: GpuCluster) -> Flags:
 def _allocated(
     allocator: Allocator, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any
 ) -> Allocation:
-    """What the allocator decides. Raises PolicyError for whatever it raises itself."""
+    """The allocator's decision. Raises PolicyError for any error of the allocator."""
     try:
         return allocator.allocate(jobs, cluster, now_s, speed, memory)
     except TrimtabError:
@@ -128,7 +128,7 @@ def _present_partners(jobs: Records, running: Running | None) -> Ints:
 
 
 def _without(fixed: Flags, partner: Ints, rows: Ints, jobs: Records, cluster: GpuCluster) -> GpuCluster:
-    """What the fixed jobs leave to the others, which are in `rows`. Their partners hold nothing there."""
+    """The room that fixed jobs leave to the jobs in `rows`. Partners of fixed jobs hold nothing there."""
     pair = np.where((partner >= 0) & fixed[partner], partner, -1)
     counted = fixed & ~(is_second(pair) & fixed)
     nodes = cluster.nodes.copy()
@@ -203,7 +203,7 @@ def _with_present(
 
 
 def _expected_ends_s(jobs: Records, cluster: GpuCluster, fixed: Flags, now_s: float, speed: Speed) -> Floats:
-    """When each fixed job should end by its estimate, [jobs]; inf = others, or nobody knows."""
+    """When each fixed job should end by its estimate, [jobs]; inf = others, or unknown."""
     rows = np.flatnonzero(fixed)
     gpus = cluster.gpus[rows]
     type_idx = cluster.held[rows].argmax(axis=1)

@@ -86,7 +86,7 @@ class ElasticJob:
         self._begun_s = math.nan  # the first step of a process, with its start, tells nothing of the speed
         self._steps, self._step_s, self._sync_s = 0, 0.0, 0.0
         self._noise: dict[str, float] = {}
-        with contextlib.suppress(ValueError):  # not the main thread: whoever is, hears SIGTERM
+        with contextlib.suppress(ValueError):  # not the main thread: it gets no signals
             signal.signal(signal.SIGTERM, self._stop)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
@@ -118,7 +118,7 @@ class ElasticJob:
         self._begun_s = time.perf_counter()
 
     def wish(self) -> int:
-        """What this rank wants after this step: 0, or 1 for a checkpoint, or 2 for the end."""
+        """The wish of this rank after this step: 0 for none, 1 for a checkpoint, 2 for the end."""
         if self._is_stopping:
             return STOP
         is_due = 0 < self._period_s <= time.perf_counter() - self._saved_s

@@ -39,8 +39,8 @@ def buddy(counts: Ints, cluster: GpuCluster) -> Held:
     needed = np.ceil(counts[held.rows].sum(axis=1) / max(cluster.gpus_per_node, 1))
     if ((held.gpus > 0).sum(axis=1) <= needed).all():
         return held
-    nobody = Held(held.rows[:0], held.gpus[:0])
-    return _placed(counts, cluster, nobody, _fewest_nodes)
+    none = Held(held.rows[:0], held.gpus[:0])
+    return _placed(counts, cluster, none, _fewest_nodes)
 
 
 def _placed(counts: Ints, cluster: GpuCluster, before: Held, take: Take, *, descending: bool = True) -> Held:

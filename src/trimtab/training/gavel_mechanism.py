@@ -25,7 +25,7 @@ from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, conf
 
 @dataclass(frozen=True)
 class ShareState:
-    """What a policy of shares sees."""
+    """The input of a policy of shares."""
 
     jobs: Records
     rate: Floats  # [jobs, types] steps per second with the GPUs asked for

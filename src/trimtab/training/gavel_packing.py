@@ -27,7 +27,7 @@ Combination: TypeAlias = tuple[int, ...]  # one or two rows, or job_idx; ascendi
 
 @dataclass(frozen=True)
 class PackState:
-    """What a policy of shares with pairs sees."""
+    """The input of a policy of shares with pairs."""
 
     jobs: Records
     rate: Floats  # [jobs, types] alone, with the GPUs asked for

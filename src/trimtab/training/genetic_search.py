@@ -33,7 +33,7 @@ ATTEMPTS: Final = 4  # offspring made for each that is wanted, at most
 
 
 class SearchProblem(NamedTuple):
-    """What is searched. Rows are jobs in order of precedence."""
+    """The space of the search. Rows are jobs in order of precedence."""
 
     present: Annotated[Any, array("i8", "jobs", "nodes")]  # GPUs held now
     capacity: Annotated[Any, array("i8", "nodes")]

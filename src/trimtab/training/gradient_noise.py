@@ -18,7 +18,7 @@ from trimtab.domain.training_jobs import Floats
 
 @dataclass(frozen=True, slots=True)
 class BatchCurve:
-    """What happens at one global batch, by epoch."""
+    """The progress at one global batch, by epoch."""
 
     grad_sqr: Floats  # [epochs]
     grad_var: Floats  # [epochs]

@@ -1,4 +1,4 @@
-"""What several allocators do: give jobs the GPUs that they asked for, one after another."""
+"""A part of several allocators: give jobs the GPUs that they asked for, one after another."""
 
 from __future__ import annotations
 

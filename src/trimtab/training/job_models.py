@@ -27,11 +27,11 @@ _ALWAYS = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.DEADLINES, JobN
 
 
 class JobModel(Protocol):
-    """What makes the truth of runs."""
+    """A maker of the truth of runs."""
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """What its estimates tell."""
+        """The needs of allocators that its estimates meet."""
 
     def clock(self, own: str) -> str:
         """The clock for an allocator whose own one is this."""
@@ -191,5 +191,5 @@ def _whole_gpus(workload: Workload, gpus: Floats) -> Ints:
 
 
 def restart_seconds(names: Sequence[str], known: Mapping[str, float], other_s: float = 30.0) -> list[float]:
-    """What a restart costs each model, for the workload's column `restart_s`."""
+    """The cost of a restart of each model, for the workload's column `restart_s`."""
     return [known.get(name, other_s) for name in names]

@@ -1,4 +1,4 @@
-"""What is left of a run: one row per job, and what was decided when."""
+"""The records of a run: one row per job, and its decisions with their times."""
 
 from __future__ import annotations
 

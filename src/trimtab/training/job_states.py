@@ -29,7 +29,7 @@ _OF_WORKLOAD = {
 
 
 class WorkLeft(Protocol):
-    """What a JOBS record says of the work left; a `Truth` knows it, and so does a run of real jobs."""
+    """The fields of a JOBS record about the work left. A `Truth` and a run of real jobs know them."""
 
     def work_left(self, job_idx: Ints) -> Floats:
         """As declared; nan = not known."""
@@ -42,14 +42,14 @@ class WorkLeft(Protocol):
 
 
 class RestartEstimate(Protocol):
-    """What a JOBS record says of restarts: a `RestartCost`, or what was measured."""
+    """The fields of a JOBS record about restarts: from a `RestartCost`, or measured."""
 
     def expected_s(self, job_idx: Ints, n_gpus: Ints) -> Floats:
         """Seconds of a restart with so many GPUs."""
 
 
 class JobStates:
-    """What happened to each job so far."""
+    """The events of each job so far."""
 
     def __init__(self, workload: Workload) -> None:
         n = len(workload)
@@ -182,7 +182,7 @@ class JobStates:
         self._decided.append((now_s, spent_s, waiting, used_gpus, done_gpu_s))
 
     def records(self, total_gpus: int, end_s: float) -> JobRecords:
-        """What is left of the run."""
+        """The records of the run."""
         decided = np.array(self._decided, np.float64).reshape(-1, 5)
         changes = [np.concatenate(part) for part in zip(*self._changes, strict=True)] or [
             np.zeros(0, int)

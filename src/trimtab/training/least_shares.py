@@ -43,7 +43,7 @@ class TypeLevels:
 
 @dataclass(frozen=True, slots=True)
 class LeastShares:
-    """What was planned."""
+    """The shares that were planned."""
 
     type_idx: Ints  # [jobs] on which type; -1 = it would be late everywhere
     now_gpus: Ints  # [jobs] that it needs from now on; 0 = it may still wait

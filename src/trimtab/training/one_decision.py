@@ -43,7 +43,7 @@ def decide(
     restart: str = "none",
     down: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What the policy gives each job now, and why, as JSON values.
+    """The policy's allocation for each job now, and its reason, as JSON values.
 
     Jobs submitted after `now_s` are left out; default: the latest submission. Nodes that are `down` get
     nothing. Raises PolicyError for a policy

@@ -1,4 +1,4 @@
-"""What estimates of jobs without agents and without measured pairs answer."""
+"""The answers of estimates of jobs without agents and without measured pairs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def equal_parts(jobs: Records, configs: Records) -> tuple[Floats, Ints]:
 
 
 def no_services(job_idx: Ints) -> tuple[Floats, Floats]:
-    """What jobs report that are no services: load 0, slowdown 1."""
+    """The reports of jobs that are no services: load 0, slowdown 1."""
     return np.zeros(len(job_idx)), np.ones(len(job_idx))
 
 
 def never_measured(jobs: Records, partners: Records, configs: Records) -> tuple[Floats, Floats]:
-    """Speeds of two jobs on the same GPUs that nobody measured: nan."""
+    """Speeds of two jobs on the same GPUs that were not measured: nan."""
     unknown = np.full(np.broadcast_shapes(jobs.shape, partners.shape, configs.shape), np.nan)
     return unknown, unknown

@@ -39,7 +39,7 @@ class Running:
 
 
 class Truth(Protocol):
-    """What jobs really do. It keeps the progress of every job of the run."""
+    """The true progress of jobs. It keeps that of every job of the run."""
 
     def begin(self, workload: Workload) -> Speed:
         """Forget all progress, and return the estimate that allocators get."""

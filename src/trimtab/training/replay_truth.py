@@ -288,7 +288,7 @@ class ReplayTruth:
             self._stale[job] = False
 
     def _interference(self, running: Running) -> Floats:
-        """What distributed jobs lose that share a node with another one, [rows]."""
+        """The loss of distributed jobs that share a node with another one, [rows]."""
         if self.options.interference_frac == 0:
             return np.zeros(len(running))
         spread = (running.gpus > 0) & (running.n_nodes > 1)[:, None]

@@ -1,4 +1,4 @@
-"""What a change of a job's allocation costs it: seconds in which it holds GPUs and makes no progress.
+"""The cost of a change of a job's allocation: seconds in which it holds GPUs and makes no progress.
 
 flat(seconds_s=30)      the same for all (Pollux)
 per-model               seconds of each model (Sia), from the workload's column `restart_s`
@@ -50,7 +50,7 @@ class RestartCost(Protocol):
         """Prepare a run."""
 
     def expected_s(self, job_idx: Ints, n_gpus: Ints) -> Floats:
-        """What a restart with so many GPUs costs each job, for JOBS records."""
+        """The cost of a restart of each job with so many GPUs, for JOBS records."""
 
     def charge_s(self, change: Change) -> Floats:
         """Seconds charged to each row, [rows]; nan = nothing new: what is left of an old restart goes on."""
@@ -81,7 +81,7 @@ class Spent:
 
 
 class _Charges:
-    """What most costs have in common: nothing is forgotten or forgiven, and nothing to prepare."""
+    """The common part of most costs: nothing is forgotten or forgiven, and nothing to prepare."""
 
     carries: ClassVar[bool] = True
     is_forgiven: bool = False
@@ -256,7 +256,7 @@ class ElasticFlowGandivaRestart(ElasticFlowRestart):
         self._each_s = self.expected_s(np.arange(len(workload)), workload.gpus_requested)
 
     def charge_s(self, change: Change) -> Floats:
-        """What each job owes."""
+        """The restart seconds that each job owes."""
         if change.more_arrivals:
             self._owed_s[:] = self._each_s + (self.all_s if self.is_for_all(change) else 0.0)
         owed_s = self._owed_s[change.job_idx]

@@ -40,7 +40,7 @@ Key = tuple[str, int, int]  # model, batch, GPUs
 
 @dataclass(frozen=True)
 class SteppedJob:
-    """What one job does."""
+    """The measured behaviour of one job."""
 
     model: str
     batch_by_epoch: Ints  # [epochs]
@@ -185,7 +185,7 @@ class SteppedTruth:
         return self.rates.pairs.kept(own, other, type_idx, gpus, 1.0, 1.0)
 
     def epochs_of(self, job: int) -> Epochs:
-        """What is known of a job's epochs."""
+        """The known epochs of a job."""
         made, batch = self.jobs[job], int(self._batch[job])
         plan = made.profile if len(made.profile) else made.batch_by_epoch
         batches, regime = np.unique(plan, return_inverse=True)

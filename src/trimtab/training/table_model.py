@@ -80,7 +80,7 @@ def kept_of_pairs(
 
 
 class TableTruth:
-    """What jobs of a table do: a constant speed between decisions, hence a closed form.
+    """The truth of jobs of a table: a constant speed between decisions, hence a closed form.
 
     Two jobs on the same GPUs run at the speeds of their pair; when one ends, the other goes on as alone.
     Restarts of one do not change the speed of the other.
@@ -220,7 +220,7 @@ class TableTruth:
         return np.where(rate > 0, self._done / np.where(rate > 0, rate, 1.0), 0.0)
 
     def _note_pairs(self, running: Running) -> None:
-        """Whoever ran beside another reported its speed."""
+        """Learn the speeds that paired jobs reported."""
         paired = running.partner_job_idx >= 0
         own, other = self._curve[running.job_idx[paired]], self._curve[running.partner_job_idx[paired]]
         self._ran[own, other] = self._ran[other, own] = True

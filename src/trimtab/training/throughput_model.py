@@ -65,7 +65,7 @@ def fit_throughput(
 def fit_error(
     parameters: Floats, nodes: Floats, gpus: Floats, local: Floats, grad_s: Floats, step_s: Floats
 ) -> float:
-    """What the fit minimises, without smoothing."""
+    """The objective of the fit, without smoothing."""
     point = np.append(elementwise(math.log, parameters[:6]), parameters[6])
     data = np.stack(
         [nodes, gpus, local, elementwise(math.log, grad_s), elementwise(math.log, step_s)], axis=1

@@ -39,12 +39,12 @@ class Companion(Protocol):
         """A decision is due: which nodes it may give, [nodes]. Jobs on others are stopped in order."""
 
     def after(self, now_s: float, running: Running, waiting: int) -> None:
-        """It was made: what runs from now on, and how many jobs wait."""
+        """A decision was made: `running` runs from now on, and `waiting` jobs wait."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run happens on, and by which rules."""
+    """The conditions of a run: nodes, jobs and rules."""
 
     nodes: Records  # [nodes] NODES
     type_names: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What files of settings share: frozen models, YAML without surprises, and errors in the user's words."""
+"""The common base of settings files: frozen models, YAML without surprises, errors in the user's words."""

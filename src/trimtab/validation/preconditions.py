@@ -1,4 +1,4 @@
-"""What a table must satisfy before anything is computed from it."""
+"""Conditions that a table must satisfy before anything is computed from it."""
 
 from __future__ import annotations
 

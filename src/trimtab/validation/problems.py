@@ -1,4 +1,4 @@
-"""What is wrong with a file of settings, in the user's words: field path, value, and what was expected.
+"""Problems of a settings file in the user's words: field path, value, and the expected value.
 
 Values of fields whose schema says `writeOnly`, and passwords in URLs, are left out.
 """
@@ -34,7 +34,7 @@ def checked(
     kind: type[UsageError],
     further: Callable[[], Iterable[FieldError]] = tuple,
 ) -> M:
-    """What `make` returns; what pydantic finds wrong becomes an error of this kind in the file's terms.
+    """The result of `make`; problems that pydantic finds become an error of this kind in the file's terms.
 
     `further` is asked after an error: for what pydantic checks only when every field by itself is right.
     """

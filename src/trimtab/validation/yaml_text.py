@@ -40,7 +40,7 @@ def parsed_yaml(text: str, file: str, kind: type[UsageError], missing: str, expe
 
 
 def document(text: str, file: str, kind: type[UsageError]) -> Any:
-    """What a document says, None where it is empty. Raises an error of this kind where it is malformed."""
+    """The value of a document, None where it is empty. Raises an error of this kind where it is malformed."""
     try:
         return _loaded(text)
     except RecursionError as error:
@@ -69,7 +69,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _loaded(text: str) -> Any:
-    """What a document says. Raises YAMLError, also where aliases make it endless or huge."""
+    """The value of a document. Raises YAMLError, also where aliases make it endless or huge."""
     loader = _UniqueKeyLoader(text)
     try:
         root = loader.get_single_node()

@@ -210,7 +210,7 @@ def _sound(samples: np.ndarray) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a film file holds, found by decoding all of it."""
+    """The contents of a film file, found by decoding all of it."""
 
     video_codec: str
     audio_codec: str

@@ -1,4 +1,4 @@
-"""What a prompt asks for, in words that the story model knows."""
+"""The story that a prompt asks for, in words that the story model knows."""
 
 from __future__ import annotations
 

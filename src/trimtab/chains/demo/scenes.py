@@ -28,7 +28,7 @@ SKIES = {
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows. `side` is the hero's; the thing stands on the other one."""
+    """The contents of a picture. `side` is the hero's; the thing stands on the other one."""
 
     colour: str
     animal: str

@@ -116,7 +116,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a sentence should tell; "" leaves it to the model."""
+    """The plot of a sentence; "" leaves it to the model."""
 
     colour: str = ""
     thing: str = ""

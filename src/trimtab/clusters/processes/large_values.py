@@ -42,7 +42,7 @@ class Spool:
 
     @property
     def free_bytes(self) -> int:
-        """What is free where the files are."""
+        """The free bytes where the files are."""
         return shutil.disk_usage(self._folder).free
 
     def write(self, data: bytes) -> Ref:

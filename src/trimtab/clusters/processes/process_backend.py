@@ -97,7 +97,7 @@ class Processes:
 
     @property
     def value_bytes(self) -> float:
-        """What large values may take of the memory that holds them."""
+        """The most bytes of large values in the memory that holds them."""
         return self._value_bytes
 
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one attempt after another, until the host closes the connection."""
+"""The program of a worker process: one attempt after another, until the host closes the connection."""
 
 from __future__ import annotations
 

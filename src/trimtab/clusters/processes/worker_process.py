@@ -32,7 +32,7 @@ class WorkerProcess(asyncio.Protocol):
         timeouts_s: of each stage.
         lost: called when the process has ended, unless `stop` ended it.
         reached: called when it answers again after `cut_off`.
-        unasked: called with the outcome of an attempt that nobody waits for any more.
+        unasked: called with the outcome of an attempt that no caller waits for any more.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WorkerProcess(asyncio.Protocol):
         self._signal(signal.SIGKILL)
 
     def cut_off(self) -> None:
-        """It gives no sign of life: its attempts are lost. What it runs is cancelled once it goes on."""
+        """Give up a silent worker: its attempts are lost. It cancels them if it goes on."""
         self.is_reachable = False
         if self.load:
             self._signal(CANCEL)

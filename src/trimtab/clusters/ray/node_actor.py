@@ -45,7 +45,7 @@ class NodeActor:
         self._streams[program][1].write(data)
 
     async def receive(self, program: int) -> bytes:
-        """What it tells, as soon as it does; nothing = it has ended."""
+        """The program's next output, as soon as it comes; nothing = it has ended."""
         reader, writer = self._streams[program]
         with contextlib.suppress(ConnectionError):
             if data := await reader.read(_BLOCK_BYTES):

@@ -112,7 +112,7 @@ class Values:
                     self._forget(number, bundle)
 
     def _forget(self, number: int, bundle: Bundle) -> None:
-        """Drop a bundle that nobody holds; what it was made of is known as long as another one needs that."""
+        """Drop a bundle that no run holds; what it was made of is known as long as another one needs that."""
         if bundle.parts > 0:
             return
         bundle.object = None

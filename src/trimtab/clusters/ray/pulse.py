@@ -11,7 +11,7 @@ CUT_BEATS: Final = 5  # without an answer of a machine and of all workers on it:
 
 
 class Pulse:
-    """Of one actor. Beats are counted, not seconds: a host that was stopped itself takes nobody for dead.
+    """Of one actor. Beats are counted, not seconds: a host that was stopped itself takes no actor for dead.
 
     Args:
         ask: sends the question.

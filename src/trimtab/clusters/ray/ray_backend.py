@@ -125,7 +125,7 @@ class Ray:
 
     @property
     def value_bytes(self) -> float:
-        """What large values may take of the object store."""
+        """The most bytes of large values in the object store."""
         assert self._pools is not None
         return VALUES_FRAC * self._pools.store_bytes
 

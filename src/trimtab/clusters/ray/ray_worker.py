@@ -105,7 +105,7 @@ class RayWorker:
         self._lost(self)
 
     def abandon(self, error: StageError) -> None:
-        """It cannot be reached: wait no longer for what it has. It ends that when it can be reached again."""
+        """Wait no longer for attempts of an unreachable worker. It ends them when it can be reached again."""
         for number in self.queue.numbers:
             self._interrupt(number, True)
         self.give_up(error)

@@ -1,4 +1,4 @@
-"""What runs in an actor: one attempt after another, and beside it what cancels them and answers pings."""
+"""The program of an actor: one attempt after another; beside it, cancelling and answers to pings."""
 
 from __future__ import annotations
 

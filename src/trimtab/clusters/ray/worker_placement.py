@@ -39,7 +39,7 @@ def machine_of(node: StageNode, machines: Sequence[Machine], here: str) -> Machi
 
 
 def share_of(node: StageNode) -> dict[str, float]:
-    """What one worker of a pool reserves, in trimtab's names: the pool's capacity in equal parts."""
+    """The reservation of one worker of a pool, in trimtab's names: the pool's capacity in equal parts."""
     share = {name: amount / node.slots for name, amount in node.capacity.items() if amount > 0.0}
     if "cpu" not in node.capacity:
         share["cpu"] = 1.0
@@ -87,7 +87,7 @@ def too_little(
     here: str,
     amounts: Mapping[str, Mapping[str, float]],
 ) -> list[str]:
-    """What machines have too little of for all pools together, by these amounts for each Ray node."""
+    """The shortages of machines for all pools together, by these amounts for each Ray node."""
     found = []
     for machine in machines:
         there = [node for node in nodes if machine_of(node, machines, here) is machine]

@@ -310,7 +310,7 @@ class Pools:
 
 
 def _free() -> Mapping[str, Mapping[str, float]] | None:
-    """What is free, by the id of the Ray node; None where Ray does not say."""
+    """The free resources by the id of the Ray node; None where Ray does not say."""
     try:
         from ray._private.state import available_resources_per_node
 

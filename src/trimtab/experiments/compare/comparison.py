@@ -154,7 +154,7 @@ class Comparison:
 
     @property
     def items_key(self) -> str:
-        """What the items are called in `results.json` and as the folder of records."""
+        """The name of the items in `results.json` and of the folder of records."""
         return self.kind.items.replace(" ", "_")
 
     def to_dict(self) -> dict[str, Any]:

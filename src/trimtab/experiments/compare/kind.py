@@ -139,7 +139,7 @@ class Kind(Protocol[S, I, R]):
 
     @property
     def limits(self) -> str:
-        """What the model leaves out, for the foot of every table; "" for nothing to tell."""
+        """The limits of the model, for the foot of every table; "" for none."""
 
     def default_policies(self, settings: S) -> tuple[str, ...]:
         """The policies of a comparison by default."""

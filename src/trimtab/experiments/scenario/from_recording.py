@@ -132,7 +132,7 @@ def _tenant_weights(recording: Recording, rows: pl.DataFrame) -> dict[str, float
 
 
 def _background(recording: Recording, types: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """What others use of nodes, from each change of it to the next."""
+    """The use of nodes by others, from each change of it to the next."""
     names = {int(node["idx"]): str(node["name"]) for node in recording.nodes}
     level: dict[tuple[int, str], tuple[float, float]] = {}  # (node, resource) → since when, how much
 

@@ -1,4 +1,4 @@
-"""What Python code may give for a scenario, a cluster or a trace: values, texts, data frames, or paths."""
+"""Scenarios, clusters and traces as Python code gives them: values, texts, data frames, or paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command line or a call puts in place of parts of a scenario, whatever its kind of work."""
+"""Parts of a scenario that a command line or a call replaces, for every kind of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if: a scenario with failures, slow nodes, a burst or other numbers of nodes, told in short texts.
+"""Changes of a scenario as short texts: failures, slow nodes, a burst, other numbers of nodes.
 
 WHO@START+DURATION          node[3]@600+300, a100-2@600+300, a100@600+300 (all of the type), zone, all
 WHO@START+DURATIONxFACTOR   speed during it: node[3]@600+300x0.5

@@ -50,7 +50,7 @@ def chosen_rows(trace: Trace, options: TraceOptions, seed: int) -> pl.DataFrame:
 
 
 def trace_columns(spec: TraceSpec | None, seed: int) -> pl.DataFrame | None:
-    """What a recorded request carries besides what the simulator needs: tokens, its id, columns kept.
+    """The columns of a recorded request that the simulator does not need: tokens, its id, columns kept.
 
     One row a request, in the order of the run; None without a trace, or where there are no such columns.
     """

@@ -1,4 +1,4 @@
-"""What really happened to requests, of a recording of the gateway or of a log of one's own."""
+"""The true times of requests, from a recording of the gateway or a log of one's own."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ class _Search:
         return max(lost, *(objective.overshoot(metrics) for objective in self.objectives))
 
     def _least_usd(self) -> float:
-        """What nodes cost that are busy all the time, of the type of most capacity for its price."""
+        """The price of nodes that are busy all the time, of the type of most capacity for its price."""
         return float(self.rate_per_s / max(self.per_node / np.array(self.prices)))
 
 

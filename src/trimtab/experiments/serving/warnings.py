@@ -81,7 +81,7 @@ def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -
 
 
 def degraded_notes(lacks: Iterable[Degraded]) -> list[str]:
-    """What is missing and what policies do without it: one note for each need and effect."""
+    """Missing needs and their effects on policies: one note for each need and effect."""
     found: dict[tuple[Need, str], list[str]] = {}
     for each in dict.fromkeys(lacks):
         found.setdefault((each.need, each.effect), []).append(each.policy)

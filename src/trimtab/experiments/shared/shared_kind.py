@@ -217,7 +217,7 @@ class Shared:
         return 1.0
 
     def notes(self, settings: SharedScenario, results: Sequence[Any]) -> list[str]:
-        """What gains are measured against."""
+        """Notes that name the reference of gains."""
         return [
             "gained_gpu_hours compares with the static partition of the fewest serving nodes that attains as "
             f"much, or {settings.slo_target_frac:.1%}"

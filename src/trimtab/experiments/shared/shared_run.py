@@ -94,7 +94,7 @@ class SharedInputs:
 
 @dataclass(frozen=True, eq=False)
 class SharedRecords:
-    """What is left of a run."""
+    """The records of a run."""
 
     inputs: SharedInputs
     requests: Records

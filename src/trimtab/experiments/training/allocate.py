@@ -49,7 +49,7 @@ def allocate(
     now_s: float | None = None,
     down: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What a policy gives each training job now.
+    """The allocation of a policy for each training job now.
 
     Args:
         jobs: file, or list of mappings, with job_id, submit_s, gpus and duration_s (or model, batch and work,

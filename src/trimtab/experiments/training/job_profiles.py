@@ -75,7 +75,7 @@ class ProfiledJobs:
 
 
 def profile_kind(path: Path) -> ProfileKind:
-    """What a path of profiles holds. Raises TraceError."""
+    """The profiles at a path. Raises TraceError."""
     if path.is_file() and path.name.endswith((".json", ".json.gz")):
         return "steps"
     if path.is_dir():

@@ -15,7 +15,7 @@ from trimtab.training.node_outages import FailingNode, NodeEvent
 def node_faults(
     scenario: TrainingScenario, seed: int
 ) -> tuple[tuple[NodeEvent, ...], tuple[FailingNode, ...]]:
-    """What happens at given times, and nodes that fail again and again."""
+    """Events at given times, and nodes that fail again and again."""
     nodes, zones = tuple(scenario.cluster.each_node()), scenario.cluster.zone_names
     names = np.array([node.name for node in nodes])
     types = np.array([node.group.type for node in nodes])

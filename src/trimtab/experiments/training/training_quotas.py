@@ -13,7 +13,7 @@ from trimtab.validation.names import nearest
 
 
 def quota_gpus_of(quotas: Mapping[str, int], workload: Workload, file: str) -> Floats:
-    """Most GPUs of each tenant, [tenants]; inf = no quota; empty = nobody has one. Raises ScenarioError."""
+    """Most GPUs of each tenant, [tenants]; inf = none; empty = no tenant has one. Raises ScenarioError."""
     for name in quotas:
         if name not in workload.tenant_names:
             expected = f"a tenant of the jobs: {nearest(name, workload.tenant_names)}"

@@ -74,7 +74,7 @@ class Control(Protocol):
         """Make a key invalid. False = there is no such key. Raises StoreUnavailable."""
 
     def node_changes(self) -> list[Json]:
-        """What operators did to nodes, and nobody undid."""
+        """Changes of nodes by operators that no later change has undone."""
 
     async def reload(self) -> Json:
         """Reload the configuration; returns the changes, and under `kept` those of operators.

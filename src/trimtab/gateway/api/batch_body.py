@@ -26,7 +26,7 @@ def texts_of(request: dict[str, Any]) -> list[Any]:
 
 
 def batch_key(request: dict[str, Any], texts: Sequence[Any]) -> bytes:
-    """What requests of one batch have in common: all but their texts, and the texts' form."""
+    """The common part of requests of one batch: all but their texts, and the texts' form."""
     rest = {name: value for name, value in request.items() if name != "input"}
     return orjson.dumps([type(texts[0]).__name__, rest], option=orjson.OPT_SORT_KEYS)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class CacheControl(NamedTuple):
-    """What a request or a response says."""
+    """The directives of a request or a response."""
 
     no_store: bool = False
     no_cache: bool = False

@@ -152,7 +152,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
     if config.keys_file is not None and is_readable_by_others(config.keys_file):
         yield f"{config.keys_file} can be read by others: chmod 600 is enough for it"
     if config.insecure_no_auth:
-        yield "insecure_no_auth: whoever reaches the port is served"
+        yield "insecure_no_auth: every client that reaches the port is served"
     for address, what in ((config.listen_address, "listen"), (config.admin_address, "admin.listen")):
         if not (address.host in LOOPBACK or address.host.startswith("127.")):
             yield f"{what} is no loopback address, and there is no TLS: put a proxy with TLS in front of it"

@@ -151,7 +151,7 @@ class GatewayConfig(Spec):
         )
 
     def degraded(self) -> list[Degraded]:
-        """What the policies do without."""
+        """The effects of unmet needs of the policies."""
         provided = self.provided()
         found = (each for _, spec in self._policies() for each in degraded(spec, provided))
         return list(dict.fromkeys(found))

@@ -15,7 +15,7 @@ from trimtab.validation.problems import checked
 
 
 class BudgetSpec(Spec):
-    """What a key may use in a calendar day or month (UTC)."""
+    """The budget of a key in a calendar day or month (UTC)."""
 
     tokens: Positive | None = Field(None, description="tokens, prompt and output")
     usd: Positive | None = Field(None, description="US dollars, by the prices of `models`")

@@ -1,4 +1,4 @@
-"""What the gateway provides to policies, and what configured policies do without."""
+"""The needs of policies that the gateway meets, and notes on those that it does not."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
 
 
 def degraded(spec: str, provided: frozenset[Need]) -> tuple[Degraded, ...]:
-    """What a policy does without. Raises UsageError for a need that it can't do without."""
+    """The effects of unmet needs of a policy. Raises UsageError for a need that it can't do without."""
     from trimtab.policies import find
 
     return find(spec).degraded(GATEWAY, provided)

@@ -74,7 +74,7 @@ def label(policy: Policy) -> str:
 
 
 def _figures(evidence: Evidence | None, k: int) -> dict[str, float | None]:
-    """What was simulated of one candidate: intervals are ± `…error_s`."""
+    """The figures of a simulated candidate: intervals are ± `…error_s`."""
     if evidence is None:
         return {"value_s": None, "error_s": None, "apart_s": None, "apart_error_s": None}
     return {

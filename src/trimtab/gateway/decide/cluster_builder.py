@@ -51,7 +51,7 @@ PLACEHOLDER = Member("", "", frozenset(), 1, 1.0)  # a cluster has at least one 
 
 
 class NodeType(NamedTuple):
-    """What nodes of one type have in common. Several may share a name, and with it their estimates."""
+    """The common properties of nodes of one type. Several may share a name, and with it their estimates."""
 
     name: str
     serves: frozenset[str]
@@ -98,7 +98,7 @@ class ClusterShape:
         return {}
 
     def least_capacity(self, model: str) -> Floats:
-        """What every node of a model has at least, [resources]; inf where no node serves it."""
+        """The least amounts of all nodes of a model, [resources]; inf where no node serves it."""
         if model not in self._least:
             serving = [j for j, g in enumerate(self.type_idx) if self.serves(g, model)]
             self._least[model] = self.capacity[serving].min(axis=0, initial=np.inf)

@@ -1,4 +1,4 @@
-"""What the configuration declares of models, classes and zones, beside what is learned and measured."""
+"""The declared properties of models, classes and zones, beside those learned and measured."""
 
 from __future__ import annotations
 

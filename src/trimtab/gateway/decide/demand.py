@@ -1,4 +1,4 @@
-"""What one request of each class takes of each resource, learned from what nodes report as used.
+"""The demand of one request of each class for each resource, learned from the use that nodes report.
 
 use of a node = its background + Σ over classes of demand × requests in flight: a linear regression with a
 constant for each node and demands that are not negative. Sums of products of deviations from each node's own

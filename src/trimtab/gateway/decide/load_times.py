@@ -20,7 +20,7 @@ LoadKey = tuple[str, str]  # model or adapter, and type of nodes
 
 
 class LoadFigures(TypedDict):
-    """What is known of the loads of an item on nodes of a type."""
+    """The known loads of an item on nodes of a type."""
 
     item: str
     type: str

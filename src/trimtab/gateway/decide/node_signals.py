@@ -1,4 +1,4 @@
-"""What nodes report and what is measured of them, as policies read it: resources, round trips, links.
+"""Reported and measured properties of nodes, as policies read them: resources, round trips, links.
 
 use of a resource on a node, as policies see it = what others use + demand × requests in flight from here.
 What others use is what the node reported, less demand × the requests that it had from here meanwhile; so a
@@ -63,7 +63,7 @@ class NodeSignals:
         return any(abs(a - b) > SAME_FRAC * a for a, b in zip(merged, before, strict=True))
 
     def capacity_of(self, node: Node, spec: NodeSpec) -> tuple[float, ...]:
-        """What the node has of each resource, as last known; 0 = unknown."""
+        """The node's total of each resource, as last known; 0 = unknown."""
         self.take_capacity(node, spec)
         return tuple(self._capacity[node.idx])
 
@@ -108,7 +108,7 @@ class NodeSignals:
     # --- what policies see
 
     def surroundings(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Surroundings:
-        """What a new state begins with."""
+        """The surroundings with which a new state begins."""
         of, declared = shape.modelled, self.declared
         zones = self.zones(shape)
         return Surroundings(
@@ -123,7 +123,7 @@ class NodeSignals:
         )
 
     def all_demand(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
-        """What one request of each class takes, [rows, resources]: declared, else learned.
+        """The demand of one request of each class, [rows, resources]: declared, else learned.
 
         Learned demand fits every node: an error of the regression must not exclude a node.
         """
@@ -140,7 +140,7 @@ class NodeSignals:
         return chosen
 
     def used(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
-        """What is in use on each node [nodes, modelled resources]: by others, and by requests from here."""
+        """The use of each node [nodes, modelled resources]: by others, and by requests from here."""
         used, n = self.used_by_others(shape), len(shape.members)
         demand = self.demand(shape, classes, rows)
         for j in self.counts.nodes():
@@ -150,7 +150,7 @@ class NodeSignals:
         return used
 
     def used_by_others(self, shape: ClusterShape) -> Floats:
-        """What others use on each node, [nodes, modelled resources]."""
+        """The use by others of each node, [nodes, modelled resources]."""
         of, n = shape.modelled, len(shape.members)
         others = np.full((n, len(RESOURCES)), np.nan)
         for j, amounts in self._others.items():

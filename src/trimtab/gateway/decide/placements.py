@@ -40,7 +40,7 @@ class Placements(DecisionListener):
                 self.loader.place(node, self.placed(node))
 
     def placed(self, node: Node) -> tuple[str, ...]:
-        """What plans place on a node."""
+        """The items that plans place on a node."""
         return tuple(dict.fromkeys(item for at in self._placed.values() for item in at.get(node.idx, ())))
 
     def used(self, node: Node, item: str) -> None:
@@ -60,7 +60,7 @@ class Placements(DecisionListener):
         return False
 
     def victims(self, node: Node, item: str) -> list[str]:
-        """What to unload so that the item fits: what no plan places first, then what was used least lately.
+        """The items to unload so that this one fits: first those of no plan, then the least recently used.
 
         Nothing where the memory of the node or of the item is not known.
         """

@@ -19,7 +19,7 @@ class ResourceFigures(TypedDict):
 
 
 class SignalFigures(TypedDict):
-    """What policies know of a node beside its queue."""
+    """Figures of a node besides its queue that policies read."""
 
     zone: str
     round_trip_s: float | None  # measured by health checks
@@ -64,7 +64,7 @@ def signal_figures(registry: Registry, fleet: Fleet) -> dict[str, SignalFigures]
 
 
 def demand_figures(registry: Registry) -> Mapping[str, Mapping[str, float]]:
-    """What one request of each class takes: class → resource → amount, declared or learned."""
+    """The demand of one request of each class: class → resource → amount, declared or learned."""
     shape, keys = registry.shape, registry.class_keys
     demand = registry.signals.demand(shape, keys, registry.rows)
     return {

@@ -27,7 +27,7 @@ _OVERHEAD_BYTES: Final = 256  # of an entry
 
 @dataclass(frozen=True, slots=True)
 class ResultCacheOptions:
-    """What is kept, and for how long."""
+    """The size of the cache, and how long it keeps answers."""
 
     routes: frozenset[str] = frozenset()
     max_entries: int = 10_000

@@ -98,7 +98,7 @@ class Client(Protocol):
 
 
 class Group(Protocol):
-    """What serves an exchange in its place."""
+    """A group that serves an exchange in its place."""
 
     def left(self, outer: Any) -> None:
         """The exchange is over: nothing is served for it any more."""

@@ -20,7 +20,7 @@ from trimtab.gateway.model import Exchange, Facts
 
 
 class InnerOwner(Protocol):
-    """What waits for the answer."""
+    """The owner of an inner exchange, which waits for its answer."""
 
     def inner_ended(self, inner: InnerExchange) -> None:
         """The request is over. It has an answer, a refusal, or neither: it broke off."""

@@ -94,7 +94,7 @@ class ChainWorkers:
         return {"inputs": {"total": handle.n_inputs, **over}, "stages": stages}
 
     def status(self) -> dict[str, Any]:
-        """What all chains do, for the dashboard."""
+        """The figures of all chains, for the dashboard."""
         tables = self._session.metrics.tables()
 
         def number(family: str, *labels: str) -> int:

@@ -33,7 +33,7 @@ class JobExchange(Exchange):
         self._decide(node)
 
     def refuse(self, refusal: Refusal) -> None:
-        """It is over: no node takes it."""
+        """End the job: no node takes it."""
         self.refusal = refusal
         self._decide(refusal)
 
@@ -43,7 +43,7 @@ class JobExchange(Exchange):
             self.tenant.limits.begin_job()
 
     def count_end(self) -> None:
-        """It runs no more."""
+        """Count the end of a running job."""
         if self.tenant is not None and self.tenant.limits is not None:
             self.tenant.limits.end_job()
 

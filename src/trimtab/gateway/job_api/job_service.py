@@ -136,7 +136,7 @@ class JobService:
             await asyncio.sleep(SWEEP_S)
 
     def _bounds(self, around: Surroundings, name: str) -> TenantBounds:
-        """What a tenant's jobs may take now."""
+        """The present bounds of a tenant's jobs."""
         tenant = around.tenant(name)
         if tenant is None or tenant.limits is None:
             return TenantBounds(self._settings.max_active_per_tenant)

@@ -68,7 +68,7 @@ class VideoFields:
         self._scan.feed(chunk)
 
     def found(self) -> dict[str, str]:
-        """What was said, as text."""
+        """The text of a message."""
         scan = self._scan
         if isinstance(scan, MultipartScan):
             fields = {part.name: part.text for part in scan.parts if part.name in _DEFAULTS}

@@ -79,7 +79,7 @@ class JobDispatcher(Dispatcher, Protocol):
     """A dispatcher that also counts work which it has not sent itself."""
 
     def resume(self, exchange: Exchange, node: Node) -> None:
-        """It runs on this node already: it takes a place there until `abort`."""
+        """Take a place on this node, where the exchange runs already, until `abort`."""
 
 
 class NodeRunner:

@@ -213,7 +213,7 @@ def parse_listing(body: bytes) -> Listing | None:
 
 
 def _problem(page: Page) -> str:
-    """What is wrong with an answer; "" = nothing."""
+    """The fault of an answer; "" = none."""
     if page.status < 300 or page.status == 429:  # too busy to talk is alive
         return ""
     if page.status < 400:

@@ -77,11 +77,11 @@ class ItemLoader(FleetListener):
         return item in self._fleet.state(node).held()
 
     def loading(self, node: Node) -> list[str]:
-        """What is being loaded on a node."""
+        """The item that a node is loading."""
         return sorted(item for idx, item in self._loads if idx == node.idx)
 
     def missing(self, node: Node, model: str) -> list[str]:
-        """What must be loaded before the node can serve a request for this model or adapter."""
+        """The items that the node must load before it can serve a request for this model or adapter."""
         state = self._fleet.state(node)
         found = []
         for item in (state.adapters.get(model, ""), model):

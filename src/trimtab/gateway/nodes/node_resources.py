@@ -1,4 +1,4 @@
-"""What a node has of each resource and how much of it is in use, from its entry and its reports.
+"""A node's total of each resource and the part in use, from its entry and its reports.
 
 All lists are [resources], in the order of `RESOURCES`; 0 = unknown capacity, None = unknown use. A declared
 capacity counts before a reported one.

@@ -40,7 +40,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a node lists: models, and adapters with the model that each is made for."""
+    """The list of a node: models, and adapters with the model that each is made for."""
 
     models: tuple[str, ...]
     adapters: Mapping[str, str]

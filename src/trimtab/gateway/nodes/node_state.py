@@ -42,7 +42,7 @@ NEEDS_SLOW_START = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER})  # after
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """What the fleet knows of one node besides the shared `Node`."""
+    """The fleet's own state of one node, besides the shared `Node`."""
 
     spec: NodeSpec
     address: Address

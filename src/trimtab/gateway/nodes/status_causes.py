@@ -1,4 +1,4 @@
-"""What a node's error status says, and about what: the node, or the request.
+"""The meaning of a node's error status: whether the node is at fault, or the request.
 
 A 503 is about the node (RFC 9110 §15.6.4). A 429 is about the sender (RFC 6585 §4): the request's key or its
 model has used up its rate, and the node has room for others. Some servers answer 429 when they are full

@@ -1,4 +1,4 @@
-"""What policies read besides requests and service times, as lines of a recording."""
+"""Inputs of policies besides requests and service times, as lines of a recording."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class AlloX(GavelAllocator):
 
     Idea
         A job at place k from the end of a GPU's queue delays itself and those behind it: it costs k times its
-        time. A matching of least cost is an optimal schedule of single-GPU jobs on unlike machines; whoever
-        is first in a queue runs to its end.
+        time. A matching of least cost is an optimal schedule of single-GPU jobs on unlike machines. The
+        first job of a queue runs to its end.
     Source
         Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020, as in the simulators of Gavel
         (OSDI 2020) and Shockwave (NSDI 2023).
@@ -47,7 +47,7 @@ class AlloX(GavelAllocator):
     alpha: float = 1.0
 
     def policy_memory(self, n_jobs: int) -> Any:
-        """Nobody placed yet."""
+        """No job is placed yet."""
         return _Placed()
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:

@@ -54,7 +54,7 @@ class Chronus(Allocator):
     horizon_leases: int = 4000  # deadlines further away count as this far
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Accepted:
-        """Nobody was accepted."""
+        """No job was accepted."""
         return Accepted()
 
     def allocate(

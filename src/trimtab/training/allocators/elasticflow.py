@@ -82,7 +82,7 @@ class ElasticFlow(Allocator):
     slot_s: float = 60.0  # plans end at ends of slots
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Admitted:
-        """Nobody is admitted."""
+        """No job is admitted."""
         return Admitted()
 
     def allocate(

@@ -50,7 +50,7 @@ class GandivaPacking(PackedGavelAllocator):
     seed: int = 0
 
     def policy_memory(self, n_jobs: int) -> _Pairs:
-        """Nobody has a partner."""
+        """No job has a partner."""
         return _Pairs()
 
     def combination_shares(self, state: PackState, memory: _Pairs) -> dict[Combination, Floats]:

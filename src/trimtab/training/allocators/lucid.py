@@ -57,7 +57,7 @@ class Lucid(Allocator):
     patience: float = 2.0  # most service of a newcomer, over that left of its host
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Packed:
-        """Nobody has a partner."""
+        """No job has a partner."""
         return Packed()
 
     def allocate(

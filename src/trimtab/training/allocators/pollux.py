@@ -101,7 +101,7 @@ class Pollux(Allocator):
         )
 
     def _cost(self, speedup: Floats) -> Floats:
-        """What the sum over the jobs must be least of for the best power mean."""
+        """The terms whose least sum over the jobs gives the best power mean."""
         if self.power == 0:
             return -elementwise(math.log, np.maximum(speedup, _FLOOR))
         power: Floats = -np.sign(self.power) * (speedup + _FLOOR) ** self.power

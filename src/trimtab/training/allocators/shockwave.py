@@ -55,7 +55,7 @@ class Shockwave(Allocator):
         The programme is solved by `training/window_plans.py` in place of Gurobi. Which rounds of the window
         a job gets is free where no job is late; the source takes what Gurobi returns, here priorities are
         equal then. Widths that do not divide each other may leave a job with fewer rounds than planned; idle
-        GPUs go to whoever has most left, as in the source. Finish times are those of the clock, not rounds
+        GPUs go to the job with most left, as in the source. Finish times are those of the clock, not rounds
         times their length. Jobs that report no epochs have 100 equal ones. The source's calibration of
         profiles by measured speeds is left out: it takes waiting for running.
     """

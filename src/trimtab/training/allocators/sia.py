@@ -107,7 +107,7 @@ class Sia(Allocator):
         return counts
 
     def _values(self, jobs: Records, ways: Records, present: Ints, goodput: Floats) -> Floats:
-        """What each configuration costs each job in the programme; inf = it can't have it."""
+        """The cost of each configuration for each job in the programme; inf = it can't have it."""
         least = np.where(jobs["scales"], np.maximum(jobs["gpus_min"], 1), jobs["gpus_requested"])
         most = np.minimum(2 * jobs["profiled_gpus_max"], jobs["gpus_max"])
         most = np.where(jobs["scales"], np.maximum(most, least), jobs["gpus_requested"])

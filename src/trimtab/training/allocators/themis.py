@@ -16,7 +16,7 @@ BISECTIONS = 60
 
 @dataclass
 class Isolated:
-    """What each job would have got alone on its share: [jobs of the run] arrays."""
+    """The progress of each job if it ran alone on its share: [jobs of the run] arrays."""
 
     elapsed: Floats  # time that the work done would have taken there
     left: Floats  # work left at the last decision; nan = not seen yet
@@ -54,7 +54,7 @@ class Themis(Allocator):
     received: bool = True
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Isolated:
-        """Nobody was seen."""
+        """No job was seen."""
         return Isolated(np.zeros(n_jobs), np.full(n_jobs, np.nan), np.zeros(n_jobs))
 
     def allocate(

@@ -24,7 +24,7 @@ _STRETCH_STEP = 1.1  # from one stretch that is tried to the next
 
 @dataclass
 class _Past:
-    """What a run has shown so far."""
+    """The past of a run as it was seen so far."""
 
     peers: dict[int, tuple[int, dict[tuple[int, int], float]]] = field(default_factory=dict)
     step: int = 0  # of the least stretch that could be kept
@@ -110,7 +110,7 @@ class WeightedGoodput(Allocator):
     Cost
         O(jobs · configurations) for each of some hundred steps of the programme; O(jobs²) for least shares.
     When it wins / loses
-        It needs an estimate of the work left: an error of it costs mean completion time. It rejects nobody
+        It needs an estimate of the work left: an error of it costs mean completion time. It rejects no job
         and promises nothing: a job on time by the plan gives way to a later and smaller one. Large jobs that
         scale wait long where more small ones come than there are GPUs.
     Deviations from the source
@@ -162,7 +162,7 @@ class WeightedGoodput(Allocator):
         return Allocation(gpus=gpus, local_batch=batch)
 
     def _least_shares(self, state: _Round, memory: _Past) -> tuple[LeastShares, Flags]:
-        """What each job needs now, and whether it misses its deadline anyway.
+        """The present need of each job, and whether it misses its deadline anyway.
 
         Jobs with deadlines come first. Others of fixed numbers of GPUs are due at a stretch of their time
         alone: `fair_ratio` times the least one at which all are in time, looked for from the last one on.

@@ -23,7 +23,7 @@ OPERATORS = ProfiledRuns(along="size", groups=("operator",))
 
 @dataclass(frozen=True)
 class Step:
-    """What a step is made of."""
+    """The parts of a step."""
 
     operators: tuple[str, ...]
     sizes: tuple[float, ...]
@@ -42,7 +42,7 @@ def step_seconds(curves: Curves, steps: Sequence[Step]) -> Floats:
 
 @dataclass(frozen=True)
 class GpuRates:
-    """What a type of GPU can do at most."""
+    """The limits of a type of GPU."""
 
     flop_per_s: float
     bytes_per_s: float

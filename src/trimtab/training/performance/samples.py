@@ -1,4 +1,4 @@
-"""What performance models learn from and predict: rows of features with measured seconds; and their error."""
+"""Samples for performance models: rows of features with measured seconds; and the error of predictions."""
 
 from __future__ import annotations
 

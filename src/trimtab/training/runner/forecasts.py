@@ -38,7 +38,7 @@ Curve = Mapping[int, float]  # GPUs → work per second
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What is left of a run: a simulation that can run in another thread."""
+    """The rest of a run: a simulation that can run in another thread."""
 
     policy: str
     workload: Workload
@@ -88,7 +88,7 @@ class Forecasts:
         made.admission_end_s[jobs[is_new]] = ends_s[is_new]
 
     def rollout(self, now_s: float, progressing: Ints) -> Rollout:
-        """What is left of the run."""
+        """The records of the simulated run."""
         made, rules = self._decisions, self._run.listed.rules
         left, jobs, curves = made.done.work_left(made.active), [], {}
         for k, work in zip(made.active.tolist(), left.tolist(), strict=True):

@@ -35,7 +35,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ends of all ranks mean."""
+    """The end of a generation, from the ends of all its ranks."""
 
     ending: Ending
     problem: str = ""
@@ -114,7 +114,7 @@ class Generation:
 
     @property
     def restart_s(self) -> float:
-        """What its start and its end took, without progress."""
+        """The seconds of its start and its end, without progress."""
         start_s = 0.0 if math.isnan(self.start_cost_s) else self.start_cost_s
         return start_s + (self.ended_s - self.stop_asked_s if self.is_stopping else 0.0)
 
@@ -139,7 +139,7 @@ class Generation:
             self.start_cost_s = max(now_s - self.started_s - worked_s, 0.0)
 
     def verdict(self, log: str) -> Verdict:
-        """What the ends mean; `log` says where the output of a rank is."""
+        """The verdict on the ends of all ranks; `log` says where the output of a rank is."""
         codes = [rank.code for rank in self.ranks]
         if self.lost:
             return Verdict(Ending.PREEMPTED, self.lost)
@@ -164,7 +164,7 @@ class Generation:
         if codes[0] == 0:
             return Verdict(Ending.FINISHED)
         if not self.is_stopping:
-            return Verdict(Ending.FAILED, f"ended with {PREEMPTED}, preempted, and nobody had asked it to")
+            return Verdict(Ending.FAILED, f"ended with {PREEMPTED}, preempted, without a request to stop")
         return Verdict(Ending.PREEMPTED)
 
     def _stopped_hard(self, codes: list[int | None]) -> str:

@@ -55,7 +55,7 @@ class WorkDone:
         return no_services(job_idx)
 
     def true_work_left(self, job_idx: Ints) -> Floats:
-        """Nobody knows more."""
+        """The estimate: a live run knows no more."""
         return self.work_left(job_idx)
 
 
@@ -88,7 +88,7 @@ class LiveDecisions:
     Attributes:
         wanted: [jobs, nodes] GPUs, as last decided.
         active: job_idx of the jobs that were submitted and have not ended, ascending.
-        end_s: [jobs] when each will end, as last forecast; nan = nobody knows.
+        end_s: [jobs] when each will end, as last forecast; nan = unknown.
         admission_end_s: [jobs] the same as it was forecast first.
     """
 
@@ -169,7 +169,7 @@ class LiveDecisions:
             self.states.jobs["restarts"][job_idx] += 1
 
     def restore(self, run: KnownRun, states: Sequence[str]) -> None:
-        """What earlier processes of the run have noted of its jobs."""
+        """Take over the jobs as earlier processes of the run have recorded them."""
         jobs, now = self.states.jobs, self.states
         for end in run.ended:
             jobs["run_s"][end.job] += end.seconds_s
@@ -286,7 +286,7 @@ class LiveDecisions:
         return {n: self.speed.work_per_s(job_idx, on, n) for n, on in enumerate(nodes, 1)}
 
     def records(self, now_s: float) -> JobRecords:
-        """What is left of the run."""
+        """The records of the run."""
         return self.states.records(int(self.nodes["gpus"].sum()), now_s)
 
 

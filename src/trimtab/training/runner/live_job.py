@@ -78,7 +78,7 @@ class LiveJob:
     def rank_starts(
         self, rules: RunRules, meeting_point: tuple[str, int], *, cuda: bool
     ) -> Iterator[tuple[int, RankStart]]:
-        """What starts each rank of the present generation, and on which node."""
+        """The commands of the ranks of the present generation, and their nodes."""
         generation = self.current
         assert generation is not None
         shared = self._shared_variables(generation, rules, meeting_point)

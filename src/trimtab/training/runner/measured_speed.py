@@ -54,7 +54,7 @@ class StepTimes:
 
 @dataclass
 class _Curve:
-    """What is known of one model and batch."""
+    """The measurements of one model and batch."""
 
     batch: float
     declared: dict[int, float]  # GPUs → samples per second

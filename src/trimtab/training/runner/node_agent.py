@@ -14,7 +14,7 @@ positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES).
 A code below 0 is the signal that ended the rank. When the socket closes, the run is gone: ranks get SIGTERM,
 and SIGKILL after --grace-s. When the program itself is killed, its ranks are too (Linux). --lock is a file
 that only one such program at a time holds: the next waits until the ranks of a killed run have ended. With
---detach the program is nobody's child: whoever kills all children of its starter does not kill it.
+--detach the program has no parent: a kill of all children of its starter does not reach it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ LOCAL_ADDRESS = "127.0.0.1"
 
 
 class NodeEvents(Protocol):
-    """Whoever hears what happens on a node."""
+    """A listener to the events of one node."""
 
     def reported(self, rank: str, line: str) -> None:
         """A rank wrote a line."""
@@ -28,7 +28,7 @@ class NodeEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """What starts a rank."""
+    """The command of a rank."""
 
     key: str
     argv: Sequence[str]
@@ -60,7 +60,7 @@ class NodeLink:
         self._send(do="signal", rank=key, signal=int(number))
 
     def free_port(self) -> asyncio.Future[int]:
-        """A port on which nobody listens; ConnectionError where the program ends before it answers."""
+        """A free port; ConnectionError where the program ends before it answers."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports.append(port)
         self._send(do="port")
@@ -89,7 +89,7 @@ class NodeLink:
                 self._events.ended(message["rank"], 127, message["why"])
 
     def closed(self, why: str) -> None:
-        """The program has ended: whoever waits for an answer gets none."""
+        """The program has ended: calls that wait for an answer get none."""
         for waiting in (self.ready, *self._ports):
             if not waiting.done():
                 waiting.set_exception(ConnectionError(why))
@@ -113,7 +113,7 @@ class NodeProgram(Protocol):
 
 
 class Slots(NamedTuple):
-    """What nodes there are."""
+    """The nodes and their slots."""
 
     slots: Mapping[str, int]  # node → its slots
     cuda: bool  # whether slots are GPUs

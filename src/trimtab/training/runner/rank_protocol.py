@@ -1,4 +1,4 @@
-"""What a job's processes and the run that started them agree on. Standard library only.
+"""The protocol between a job's processes and the run that started them. Standard library only.
 
 A job runs as *generations*: the processes between two changes of its GPUs. Each process is a *rank* and gets
 these variables, torchrun's among them:

@@ -1,4 +1,4 @@
-"""What a run notes in the journal: its jobs, each generation before it begins, and how it ended.
+"""Records of a run in the journal: its jobs, each generation before it begins, and how it ended.
 
 The journal is that of chains: a run is a run, a job an input, a generation an instance of the stage `train`.
 """
@@ -28,7 +28,7 @@ STOPPED, DONE, FAILED = "stopped", "done", "failed"
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnd:
-    """What the journal keeps of a generation that ended."""
+    """The record of a generation that ended."""
 
     job: int
     number: int
@@ -53,7 +53,7 @@ class GenerationEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run is, besides its jobs."""
+    """The settings of a run, besides its jobs."""
 
     policy: str
     slots: Mapping[str, int]  # node → slots
@@ -78,7 +78,7 @@ class KnownRun:
 
 
 def default_runs() -> Path:
-    """Where runs are kept if nobody says otherwise."""
+    """Where runs are kept by default."""
     return Path(platformdirs.user_data_dir("trimtab")) / "training"
 
 
@@ -153,7 +153,7 @@ class RunLedger:
         return await self.known(run_id)
 
     async def known(self, run_id: str) -> KnownRun:
-        """What the journal says of a run."""
+        """The journal's records of a run."""
         record = await self.journal.find(run_id)
         options = json.loads(record.options)
         options.pop("tags")

@@ -51,7 +51,7 @@ class RecordedJob:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is left of a run."""
+    """The recording of a run."""
 
     folder: Path
     jobs: tuple[RecordedJob, ...]

@@ -29,7 +29,7 @@ NODES_PYTHON: Final = "python"  # as the word of a command: the one that runs th
 
 
 class PoolEvents(NodeEvents, Protocol):
-    """Whoever hears what happens on the nodes."""
+    """A listener to the events of all nodes."""
 
     def node_changed(self, node_idx: int, up: bool, why: str) -> None:
         """A node is there again, or is gone; `ended` follows for each of its ranks."""
@@ -149,7 +149,7 @@ class SlotPool:
     def _lost(self, node_idx: int, warm: Warm) -> None:
         """A program has ended: so have its ranks; without the plain one the node is gone."""
         if self._programs.pop((node_idx, warm), None) is None:
-            return  # it has not been ready: whoever started it knows
+            return  # it has not been ready: its start reports that
         lost = [key for key, at in self._of_rank.items() if at == (node_idx, warm)]
         if warm == PLAIN:
             self.is_up[node_idx] = False

@@ -34,7 +34,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunChoice:
-    """What is to be run: a list of jobs, or a run to go on with."""
+    """The work to run: a list of jobs, or a run to go on with."""
 
     listed: JobList | None = None
     name: str = ""
@@ -103,7 +103,7 @@ async def _train(
 
 
 async def _settings(choice: RunChoice, listed: JobList, source: SlotSource) -> tuple[JobList, RunSettings]:
-    """What a new run is. Raises UsageError for one that cannot be, before anything is kept."""
+    """The settings of a new run. Raises UsageError for one that cannot be, before anything is kept."""
     rules = listed.rules
     if choice.clock is not None:
         rules = rules.model_copy(update={"clock": choice.clock})
@@ -159,7 +159,7 @@ def _stopped_by_signals(host: TrainingHost) -> Iterator[None]:
     try:
         for number in numbers:
             loop.add_signal_handler(number, host.stop)
-    except (RuntimeError, ValueError):  # not the main thread: somebody else hears signals
+    except (RuntimeError, ValueError):  # not the main thread: it gets no signals
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What the journal knows of runs of training jobs, for people."""
+"""Summaries of runs of training jobs from the journal, for people."""
 
 from __future__ import annotations
 

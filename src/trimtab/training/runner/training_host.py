@@ -154,7 +154,7 @@ class TrainingHost:
         self._decisions.rejected.clear()
 
     def _restore(self) -> None:
-        """What the journal and the folders say of earlier processes of this run."""
+        """Take over the journal and the folders of earlier processes of this run."""
         for job in self.jobs:
             state, error = self._run.states.get(job.idx, ("running", ""))
             folders = job.checkpoints.glob("g[0-9]*")
@@ -428,7 +428,7 @@ class TrainingHost:
         self.stop(TrimtabError(f"the run cannot be recorded, so its jobs are stopped: {reason}"))
 
     def records(self) -> JobRecords:
-        """What is left of the run, as of a simulated one."""
+        """The records of the run, in the form of a simulated one."""
         return self._decisions.records(self.now_s)
 
     def rows(self) -> list[JobRow]:
@@ -442,7 +442,7 @@ def _same(generation: Generation, wanted: Any) -> bool:
 
 
 def _unsaved(generation: Generation, found: Checkpoint | None, verdict: Verdict) -> list[str]:
-    """What is wrong where a generation that stopped as it should has no checkpoint of that step."""
+    """The problem of a generation that stopped as it should and has no checkpoint of that step."""
     if verdict.ending is not Ending.PREEMPTED or not generation.stops or generation.samples == 0:
         return []
     step = max(generation.stops)

@@ -33,7 +33,7 @@ class RequestColumns:
     session: IntArray | None = None  # [requests]; -1 = none
     factor: FloatArray | None = None  # [requests], hidden factor on the service time, as recorded
     prefixes: Prefixes | None = None
-    content: IntArray | None = None  # [requests]; equal = the same, whoever asks; -1 = never
+    content: IntArray | None = None  # [requests]; equal = the same for every tenant; -1 = never
     leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away
     stages: pl.DataFrame | None = None  # of recorded runs (see `trimtab.traces.run_tables`)
     run_idx: IntArray | None = None  # [requests], their runs among those of `stages`

@@ -87,7 +87,7 @@ class ClusterPart(Spec):
         return Served(self.models, self.adapters, self.classes)
 
     def cluster_part(self, **changed: Any) -> ClusterPart:
-        """What a cluster file holds of it, with these keys changed."""
+        """The part of it that a cluster file holds, with these keys changed."""
         own = {name: getattr(self, name) for name in ClusterPart.model_fields}
         return ClusterPart.model_validate(own | changed)
 
@@ -138,7 +138,7 @@ class Scenario(ScenarioFile, ClusterPart):
 
     @property
     def served(self) -> Served:
-        """What is served, with a class for the runs of each chain."""
+        """The models and classes, with a class for the runs of each chain."""
         return Served(self.models, self.adapters, {**self.classes, **run_classes(self.chains)})
 
     def n_requests(self) -> int:

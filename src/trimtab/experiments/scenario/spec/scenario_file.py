@@ -1,4 +1,4 @@
-"""What scenario files of every kind of work have in common."""
+"""The common part of scenario files of every kind of work."""
 
 from __future__ import annotations
 

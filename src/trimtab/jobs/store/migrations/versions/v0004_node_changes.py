@@ -1,4 +1,4 @@
-"""What operators did to nodes: added, drained, removed."""
+"""Changes of nodes by operators: added, drained, removed."""
 
 import sqlalchemy as sa
 from alembic import op

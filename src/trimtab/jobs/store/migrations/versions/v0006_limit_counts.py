@@ -1,4 +1,4 @@
-"""What each replica has admitted of each tenant, for limits that replicas share."""
+"""The admissions of each replica for each tenant, for limits that replicas share."""
 
 import sqlalchemy as sa
 from alembic import op
