@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
+from trimtab.errors import UsageError
+
 LOST_WORKERS = pytest.StashKey[int]()
 
 # A job in the background is born ignoring Ctrl-C, which some tests send to themselves and to their children.
@@ -59,9 +61,16 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def shared_ray() -> Iterator[None]:
     """A Ray cluster of four CPUs for all tests of a session that are in the xdist group `ray`."""
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     from trimtab.clusters.ray import connection
 
-    connection.connect(None, num_cpus=4, dashboard=False, options={})
+    for left in (2, 1, 0):  # Ray gives up after 30 s, which is little on a busy machine
+        try:
+            connection.connect(None, num_cpus=4, dashboard=False, options={})
+            break
+        except UsageError:
+            if not left:
+                raise
+            ray.shutdown()
     yield
     connection.disconnect()
