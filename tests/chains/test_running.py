@@ -15,6 +15,7 @@ import pytest
 from trimtab.chains import Session, StageContext, StageFailed, State, chain, run, stage
 from trimtab.chains.graph import Chain
 from trimtab.clusters.in_process import InProcess
+from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import ChainError, UsageError
 from trimtab.live.stage_backend import Cause, StageNode
 
@@ -60,10 +61,16 @@ def is_long(text: str) -> bool:
     return len(text) > 3
 
 
+SEEN: list[int] = []  # results that a test has got
+
+
 @stage
-def slow(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
+def after(n: int) -> int:
+    """Ends once the test has got so many results."""
+    until_s = time.monotonic() + 60.0
+    while len(SEEN) < n and time.monotonic() < until_s:
+        time.sleep(0.002)
+    return n
 
 
 @stage
@@ -204,34 +211,39 @@ def test_every_attempt_of_an_instance_has_the_same_idempotency_key() -> None:
 
 def test_results_come_as_inputs_finish() -> None:
     @chain
-    def sleeping(seconds: float) -> Any:
-        return slow(seconds)
+    def waiting(n: int) -> Any:
+        return after(n)
 
-    handle = run(sleeping, [0.5, 0.0], on=InProcess([StageNode("one", slots=2)]))
-    assert [result.index for result in handle] == [1, 0]
+    SEEN.clear()
+    for result in run(waiting, [1, 0], on=InProcess([StageNode("one", slots=2)])):
+        SEEN.append(result.index)
+    assert SEEN == [1, 0]
 
 
 def test_parts_of_the_output_come_as_instances_finish() -> None:
     @chain
-    def pictures(times_s: list[float]) -> Any:
-        return {"slept": slow.map(times_s), "size": count("four")}
+    def pictures(numbers: list[int]) -> Any:
+        return {"made": after.map(numbers), "size": count("four")}
 
     with Session(pictures, on=InProcess([StageNode("one", slots=4)])) as session:
-        handle = session.run(pictures, [{"times_s": [0.6, 0.0, 0.3]}], parts=True)
-        parts = [(part.input, part.stage, part.index, part.value) for part in handle.parts]
-        assert [told for told in parts if told[1] == "slow"] == [
-            (0, "slow", 1, 0.0),
-            (0, "slow", 2, 0.3),
-            (0, "slow", 0, 0.6),
-        ]
-        assert handle.values() == [{"slept": [0.6, 0.0, 0.3], "size": 4}]
+        SEEN.clear()
+        handle, parts = session.run(pictures, [{"numbers": [2, 0, 1]}], parts=True), []
+        for part in handle.parts:
+            if part.stage == "after":
+                parts.append((part.input, part.index, part.value))
+                SEEN.append(part.index)
+        assert parts == [(0, 1, 0), (0, 2, 1), (0, 0, 2)]
+        assert handle.values() == [{"made": [2, 0, 1], "size": 4}]
 
-        async def listened() -> list[int]:
-            listening = session.run(pictures, [{"times_s": [0.2, 0.0]}], parts=True)
-            return [part.index async for part in listening.parts if part.stage == "slow"]
+        async def listen() -> None:
+            async for part in session.run(pictures, [{"numbers": [1, 0]}], parts=True).parts:
+                if part.stage == "after":
+                    SEEN.append(part.index)
 
-        assert asyncio.run(listened()) == [1, 0]
-        assert list(session.run(pictures, [{"times_s": [0.0]}]).parts) == []
+        SEEN.clear()
+        asyncio.run(listen())
+        assert SEEN == [1, 0]
+        assert list(session.run(pictures, [{"numbers": [0]}]).parts) == []
 
 
 def test_a_run_is_awaited() -> None:
@@ -244,25 +256,30 @@ def test_a_run_is_awaited() -> None:
 
 def test_a_cancelled_run_ends_at_once_and_keeps_what_has_finished() -> None:
     @chain
-    def sleeping(seconds: float) -> Any:
-        return slow(seconds)
+    def waiting(n: int) -> Any:
+        return after(n)
 
-    handle = run(sleeping, [0.0, 5.0, 5.0], on=InProcess([StageNode("one")]))
+    SEEN.clear()
+    handle = run(waiting, [0, 1, 1], on=InProcess([StageNode("one")]))
     first = next(iter(handle))
-    assert first.value == 0.0
+    assert first.value == 0
     handle.cancel()
-    results = handle.wait(timeout_s=4.0)
+    results = handle.wait(timeout_s=30.0)
+    SEEN.append(first.index)
     assert [r.state for r in results][:2] == [State.DONE, State.CANCELLED]
     assert handle.state is State.CANCELLED
 
 
 def test_an_input_past_the_deadline_fails() -> None:
-    @chain
-    def sleeping(seconds: float) -> Any:
-        return slow(seconds)
+    """In virtual time: of 0 and of 1.5 s."""
 
-    quick, late = run(sleeping, [0.0, 1.5], on=InProcess([StageNode("one")]), deadline_s=0.7).wait()
-    assert quick.value == 0.0
+    @chain
+    def waiting(n: int) -> Any:
+        return after(n)
+
+    backend = SimulatedWorkers([StageNode("one")], {"waiting/after": StandIn(lambda n: 1.5 * n, lambda n: n)})
+    quick, late = run(waiting, [0, 1], on=backend, deadline_s=0.7).wait()
+    assert quick.value == 0
     assert late.failure is not None
     assert "deadline" in str(late.failure)
 
