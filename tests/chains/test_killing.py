@@ -59,7 +59,8 @@ def _killed(folder: Path, inputs: int, kills: int, seed: int = 0) -> None:
         killed = [0]
 
         def kill() -> None:
-            while killed[0] < kills and not over.wait(draw.uniform(0.0, 0.15)):
+            """The first time at once."""
+            while killed[0] < kills and not over.wait(draw.uniform(0.0, 0.15) if killed[0] else 0.0):
                 if pids := backend.pids:
                     os.kill(draw.choice(pids), signal.SIGKILL)
                     killed[0] += 1
