@@ -91,8 +91,8 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
 
 
 @needs_ray
-def test_a_pool_grows_and_shrinks_with_the_queue() -> None:
-    waiting = {"sleep": 0}
+def test_a_pool_grows_and_shrinks_with_the_queue(tmp_path: Path) -> None:
+    waiting = {"held": 0}
 
     async def size_is(backend: Any, size: int) -> None:
         while len(backend.pids) != size:
@@ -101,10 +101,11 @@ def test_a_pool_grows_and_shrinks_with_the_queue() -> None:
     async def work(bench: Bench) -> None:
         backend: Any = bench.backend
         backend.follow_queue(lambda: demand(waiting))
-        running = asyncio.ensure_future(bench.start("sleep", seconds=4.0))
-        waiting["sleep"] = 1
+        running = asyncio.ensure_future(bench.start("held", file=str(tmp_path / "go")))
+        waiting["held"] = 1
         await size_is(backend, 2)
-        waiting["sleep"] = 0
+        waiting["held"] = 0
+        (tmp_path / "go").touch()
         assert (await running).error is None
         await size_is(backend, 1)
         assert [change.places for change in bench.changes] == [-1, 1, -1]
@@ -130,9 +131,9 @@ def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() 
 
 
 @needs_ray
-def test_an_attempt_that_waits_behind_another_is_cancelled_without_running() -> None:
+def test_an_attempt_that_waits_behind_another_is_cancelled_without_running(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
-        first = asyncio.ensure_future(bench.start("sleep", seconds=0.5))
+        first = asyncio.ensure_future(bench.start("held", file=str(tmp_path / "go")))
         await asyncio.sleep(0.1)
         behind = bench.attempt("Counter")
         waiting = asyncio.ensure_future(bench.backend.start(0, behind, []))
@@ -141,6 +142,7 @@ def test_an_attempt_that_waits_behind_another_is_cancelled_without_running() -> 
         cancelled = await waiting
         assert cancelled.error is not None
         assert cancelled.error.cause is Cause.CANCELLED
+        (tmp_path / "go").touch()
         assert (await first).error is None
         assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count
 
@@ -215,6 +217,7 @@ def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     attempts = re.compile(r'ray_trimtab_stage_attempts(?:_total)?{(.*node="counted".*)} 3\.0')
+    workers = re.compile(r'ray_trimtab_node_workers{.*node="counted".*} 1\.0')
 
     def scraped() -> str:
         with urllib.request.urlopen(address, timeout=10.0) as answer:
@@ -224,11 +227,12 @@ def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
     async def work(bench: Bench) -> None:
         for n in range(3):
             await bench.call("add", a=n)
-        while (found := attempts.search(text := await asyncio.to_thread(scraped))) is None:
+        text = ""
+        while (found := attempts.search(text)) is None or workers.search(text) is None:
             await asyncio.sleep(0.5)
+            text = await asyncio.to_thread(scraped)
         for label in ('outcome="done"', 'stage="add"'):
             assert label in found[1]
-        assert re.search(r'ray_trimtab_node_workers{.*node="counted".*} 1\.0', text)
 
     on(ray_backend, work, StageNode("counted"))
 

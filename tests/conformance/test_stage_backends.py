@@ -166,7 +166,7 @@ def test_an_attempt_that_takes_too_long_ends_and_its_node_goes_on(make: Make) ->
 def test_a_cancelled_attempt_says_so(make: Make) -> None:
     async def work(bench: Bench) -> None:
         attempt = bench.attempt("sleep")
-        inputs = [Argument("seconds", (await bench.value(2.0),))]
+        inputs = [Argument("seconds", (await bench.value(8.0),))]
         started = asyncio.ensure_future(bench.backend.start(0, attempt, inputs))
         await asyncio.sleep(0.3)
         bench.backend.cancel(attempt)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -63,6 +64,14 @@ def sleep(seconds: float) -> float:
     return seconds
 
 
+def held(file: str) -> str:
+    """Ends once the file is there."""
+    until_s = time.monotonic() + 60.0
+    while not Path(file).exists() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return file
+
+
 def blob(size: int) -> bytes:
     return b"x" * size
 
@@ -89,7 +98,7 @@ class Broken:
     def __call__(self) -> None: ...
 
 
-FUNCTIONS = (add, total, told, told_each, fail, unserialisable, scenes, sleep, blob, length)
+FUNCTIONS = (add, total, told, told_each, fail, unserialisable, scenes, sleep, held, blob, length)
 STAGES = (*FUNCTIONS, Counter, Broken)
 
 
@@ -104,7 +113,6 @@ def codes(timeout_s: float = 30.0) -> list[StageCode]:
     made["scenes"] = StageCode(
         "scenes", made["scenes"].code, splits=(("scenes",),), tests=(("is_long",), ("title",))
     )
-    made["sleep"] = StageCode("sleep", made["sleep"].code, timeout_s=timeout_s)
     for kind in (Counter, Broken):
         made[kind.__name__] = StageCode(kind.__name__, cloudpickle.dumps(kind), is_class=True)
     return list(made.values())
