@@ -216,7 +216,7 @@ def test_results_come_as_inputs_finish() -> None:
 
     SEEN.clear()
     for result in run(waiting, [1, 0], on=InProcess([StageNode("one", slots=2)])):
-        SEEN.append(result.index)
+        SEEN.append(result.index)  # noqa: PERF401 - the stage sees each at once
     assert SEEN == [1, 0]
 
 
@@ -238,7 +238,7 @@ def test_parts_of_the_output_come_as_instances_finish() -> None:
         async def listen() -> None:
             async for part in session.run(pictures, [{"numbers": [1, 0]}], parts=True).parts:
                 if part.stage == "after":
-                    SEEN.append(part.index)
+                    SEEN.append(part.index)  # noqa: PERF401
 
         SEEN.clear()
         asyncio.run(listen())
