@@ -46,6 +46,21 @@ def test_simulate_names_the_bottleneck(cli: Any, case: Path) -> None:
         assert part in table.stdout
 
 
+def test_tasks_of_a_workflow_are_added_up_by_tool(cli: Any, tmp_path: Path) -> None:
+    tasks = [{"id": f"cut_ID{k}", "children": ["join_ID3"]} for k in (1, 2)] + [{"id": "join_ID3"}]
+    seconds = [{"id": task["id"], "runtimeInSeconds": 5 + k} for k, task in enumerate(tasks)]
+    workflow = {"specification": {"tasks": tasks}, "execution": {"tasks": seconds}}
+    file = tmp_path / "join.json"
+    file.write_text(json.dumps({"workflow": workflow}))
+    nodes = Path(__file__).parents[2] / "examples" / "clusters" / "workflows-4.yaml"
+    result = cli("chain", "simulate", "--trace", file, "--cluster", nodes, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    stages = [(stage["stage"], stage["served"], stage["service_s"]) for stage in told["stages"]]
+    assert stages == [("cut", 2, 5.5), ("join", 1, 7.0)]
+    assert told["bottleneck"].startswith("join is the bottleneck")
+
+
 def test_size_adds_nodes_until_the_objective_is_met(cli: Any, case: Path) -> None:
     result = cli("chain", "size", case, "--slo", "completion_p99<9", "--seeds", 1, "--json")
     assert result.exit_code == 0, result.stderr

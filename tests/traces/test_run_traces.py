@@ -82,6 +82,9 @@ workload: {{trace: {{file: {tmp_path / "runs.jsonl"}}}}}
             {"arrival_s": 1.0, "stages": [STAGES[0], {**STAGES[1], "after_frac": [2]}]},
             r"after_frac.*from 0 to 1",
         ),
+        ({"arrival_s": 1.0, "stages": [*STAGES[:1], 5]}, r"stages\[1\].*5.*an object"),
+        ({"arrival_s": 1.0, "stages": [STAGES[0], {**STAGES[1], "after": ["a", "a"]}]}, r"after.*each once"),
+        ({"arrival_s": 1.0, "priority": "high", "stages": STAGES}, r"priority.*high.*a whole number"),
         ({"arrival_s": 1.0, "stages": [{"stage": "a", "size": 1}]}, r"stages\[0\].class: missing"),
     ],
 )

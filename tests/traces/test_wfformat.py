@@ -93,6 +93,15 @@ def test_a_workflow_is_one_run(tmp_path: Path) -> None:
     assert [row["after_frac"] for row in rows] == [[], [0.25], [0.75], [0.0, 1.0]]
 
 
+def test_an_edge_that_only_the_parent_names_is_one(tmp_path: Path) -> None:
+    content = _changed((*TASKS, 0, "children"), ["map_ID2", "map_ID3"])
+    del content["workflow"]["specification"]["tasks"][1]["parents"]
+    first, again = (read_trace(written(tmp_path, given)).stages for given in (SMALL, content))
+    assert first is not None
+    assert again is not None
+    assert again.equals(first)
+
+
 @pytest.mark.parametrize(
     ("name", "tool"),
     [
@@ -130,7 +139,11 @@ TASKS = ("workflow", "specification", "tasks")
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        (("workflow", "execution"), [1], r"workflow.execution: .*\[1\].*an object"),
         (TASKS, [], "workflow.specification.tasks"),
+        ((*TASKS, 1), "map", r"tasks\[1\].*'map'.*an object"),
+        ((*TASKS, 1, "parents"), "cut_ID1", r"task map_ID2, parents.*a list of names"),
+        ((*TASKS, 1, "children"), ["nowhere"], r"task map_ID2, children.*nowhere"),
         ((*TASKS, 1, "parents"), ["nowhere"], r"task map_ID2, parents.*nowhere"),
         ((*TASKS, 1, "id"), "cut_ID1", r"a task twice.*cut_ID1"),
         ((*TASKS, 0, "parents"), ["join_ID4"], r"a cycle"),
@@ -141,6 +154,7 @@ TASKS = ("workflow", "specification", "tasks")
             -4,
             r"task map_ID3, runtimeInSeconds.*-4",
         ),
+        (("workflow", "execution", "tasks", 2, "runtimeInSeconds"), float("nan"), r"runtimeInSeconds.*nan"),
         (("workflow", "execution", "tasks", 2, "id"), "other", r"no such task.*other"),
     ],
 )

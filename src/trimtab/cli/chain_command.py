@@ -108,7 +108,7 @@ def _require_chains(done: Run) -> None:
     if not done.stage_summaries:
         from trimtab.errors import UsageError
 
-        expected = "`chains` in the scenario and its mix, or a trace of runs"
+        expected = "`chains` in the scenario and its mix, as in `multimodal`, or a trace of runs"
         raise UsageError("has no runs of chains", file=done.scenario.name, expected=expected)
 
 
@@ -129,7 +129,7 @@ def _print_stages(done: Run) -> None:
         f"{bottleneck_text(done.stage_summaries)}.{_store_text(done)}"
     )
     table = Table(title=title, caption=caption, caption_justify="left", title_justify="left")
-    table.add_column("stage")
+    table.add_column("stage", overflow="fold")
     for heading in (
         "served",
         "waiting (s)",

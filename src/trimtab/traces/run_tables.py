@@ -20,10 +20,12 @@ import polars as pl
 from trimtab.domain.chain_templates import check_stages
 from trimtab.domain.chains import Flow
 from trimtab.errors import ChainError, TraceError
+from trimtab.traces.json_values import amount_at, names_at, tables_at, text_at
 
 RUN_CLASS: Final = "workflow"  # class of runs
 RUN_IDX: Final = "run_idx"  # position of a run among all runs of its file
 STAGES: Final = "stages"  # the column that tells a run trace from others
+_PRIORITIES: Final = 1 << 31
 RUN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "arrival_s": pl.Float64(),
     "class": pl.String(),
@@ -57,9 +59,14 @@ def tables_of(rows: list[dict[str, Any]], file: str) -> tuple[pl.DataFrame, pl.D
 
 
 def _run(row: dict[str, Any], k: int, place: str) -> dict[str, Any]:
-    known = {name: row.get(name) for name in ("tenant", "priority")}
-    numbers = {name: _number(row.get(name), f"{name}", place) for name in ("deadline_s", "payload_gib")}
-    arrival_s = _number(row.get("arrival_s"), "arrival_s", place)
+    tenant, priority = row.get("tenant"), row.get("priority")
+    is_whole = isinstance(priority, int) and not isinstance(priority, bool)
+    if priority is not None and not (is_whole and abs(priority) < _PRIORITIES):
+        expected = f"a whole number, less than {_PRIORITIES:,}"
+        raise TraceError("cannot be used", file=place, field="priority", value=priority, expected=expected)
+    known = {"tenant": None if tenant is None else text_at(tenant, "tenant", place), "priority": priority}
+    numbers = {name: _amount(row.get(name), name, place) for name in ("deadline_s", "payload_gib")}
+    arrival_s = _amount(row.get("arrival_s"), "arrival_s", place)
     if arrival_s is None:
         raise TraceError("missing value", file=place, field="arrival_s", expected="seconds, at least 0")
     return {"arrival_s": arrival_s, "class": RUN_CLASS, "run_idx": k, **known, **numbers}
@@ -69,10 +76,10 @@ def _stages(given: Any, k: int, place: str) -> Iterator[dict[str, Any]]:
     if not isinstance(given, list) or not given:
         raise TraceError("has no stages", file=place, field=STAGES, value=given, expected="a list of stages")
     seen: dict[str, list[str]] = {}
-    for i, stage in enumerate(given):
+    for i, stage in enumerate(tables_at(given, STAGES, place)):
         field = f"{STAGES}[{i}]"
-        name, kind = (_text(stage, key, field, place) for key in ("stage", "class"))
-        size = _number(stage.get("size"), f"{field}.size", place)
+        name, kind = (text_at(stage.get(key), f"{field}.{key}", place) for key in ("stage", "class"))
+        size = _amount(stage.get("size"), f"{field}.size", place)
         if size is None or size <= 0.0:
             raise TraceError(
                 "value out of range", file=place, field=f"{field}.size", value=size, expected="above 0"
@@ -81,7 +88,11 @@ def _stages(given: Any, k: int, place: str) -> Iterator[dict[str, Any]]:
             raise TraceError(
                 "a stage twice", file=place, field=f"{field}.stage", value=name, expected="each once"
             )
-        after = list(stage.get("after") or ())
+        after = names_at(stage.get("after"), f"{field}.after", place)
+        if len(set(after)) < len(after):
+            raise TraceError(
+                "a stage twice", file=place, field=f"{field}.after", value=after, expected="each once"
+            )
         seen[name] = after
         yield {
             "run_idx": k,
@@ -90,7 +101,7 @@ def _stages(given: Any, k: int, place: str) -> Iterator[dict[str, Any]]:
             "size": size,
             "after": after,
             "after_frac": _shares(stage.get("after_frac"), len(after), field, place),
-            "output_gib": _number(stage.get("output_gib"), f"{field}.output_gib", place) or 0.0,
+            "output_gib": _amount(stage.get("output_gib"), f"{field}.output_gib", place) or 0.0,
         }
     try:
         check_stages("stages", {name: dict.fromkeys(after, Flow.ALL) for name, after in seen.items()})
@@ -101,31 +112,22 @@ def _stages(given: Any, k: int, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _shares(given: Any, count: int, field: str, place: str) -> list[float]:
-    shares = [1.0] * count if given is None else [float(share) for share in given]
-    if len(shares) != count or not all(0.0 <= share <= 1.0 for share in shares):
+    shares = [1.0] * count if given is None else given
+    is_list = isinstance(shares, list) and len(shares) == count
+    if not is_list or not all(_is_share(share) for share in shares):
         expected = f"{count} shares from 0 to 1, as many as `after`"
         raise TraceError(
             "cannot be used", file=place, field=f"{field}.after_frac", value=given, expected=expected
         )
-    return shares
+    return [float(share) for share in shares]
 
 
-def _text(stage: Any, key: str, field: str, place: str) -> str:
-    value = stage.get(key) if isinstance(stage, dict) else None
-    if not isinstance(value, str) or not value:
-        raise TraceError("missing value", file=place, field=f"{field}.{key}", value=value, expected="a name")
-    return value
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= 1.0
 
 
-def _number(value: Any, field: str, place: str) -> float | None:
-    if value is None:
-        return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0.0 <= value < float("inf"):
-        raise TraceError(
-            "cannot be used", file=place, field=field, value=value, expected="a number, at least 0"
-        )
-    return float(value)
+def _amount(value: Any, field: str, place: str) -> float | None:
+    return None if value is None else amount_at(value, field, place)
 
 
 def _refuse_unsorted(table: pl.DataFrame, file: str) -> None:

@@ -1,9 +1,9 @@
 """WfFormat, the workflow format of WfCommons (version 1.5): executed workflows as runs of chains, in and out.
 
 A workflow becomes one run that arrives at 0. Each task is a stage. Its class is its tool, its size the
-seconds that it ran, so a node of speed 1 takes these seconds. Its output is the sum of its output files; an
-edge reads the share of them that the child names as inputs. Files that no task makes are taken to be on
-every node.
+seconds that it ran, so a node of speed 1 takes these seconds. Its output is the sum of its output files. An
+edge, which parent or child may name, reads the share of them that the child names as inputs. Files that no
+task makes are taken to be on every node.
 
 Format: R. Ferreira da Silva et al., "WfCommons", Future Generation Computer Systems 128, 2022.
 """
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
 
 from trimtab.errors import TraceError
+from trimtab.traces.json_values import amount_at, names_at, table_at, tables_at, text_at
 from trimtab.traces.run_tables import tables_of
 
 NAME: Final = "wfformat"
 LEAST_RUNTIME_S: Final = 0.001  # size of a task whose recorded run time is zero or missing
 _BYTES_PER_GIB = float(1 << 30)
+_SPECIFICATION, _EXECUTION = "workflow.specification", "workflow.execution"
 _INSTANCE = re.compile(r"(_ID\d+|\s*\([^()]*\)|[._-]\d+)$")  # what tells instances of one tool apart
 
 
@@ -30,12 +33,22 @@ def is_workflow(content: Any) -> bool:
     return isinstance(content, Mapping) and isinstance(content.get("workflow"), Mapping)
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    id: str
+    name: str
+    parents: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+
 def workflow_tables(content: Mapping[str, Any], file: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables of runs and stages of one workflow. Raises TraceError that names task, field and value."""
-    workflow = content["workflow"]
-    tasks = _tasks(workflow, file)
-    runtime_s = _runtimes_s(workflow, tasks, file)
-    sizes = _file_sizes(workflow, file)
+    specification = table_at(content["workflow"].get("specification"), _SPECIFICATION, file)
+    execution = table_at(content["workflow"].get("execution"), _EXECUTION, file)
+    tasks = _tasks(specification, file)
+    runtime_s = _runtimes_s(execution, tasks, file)
+    sizes = _file_sizes(specification, file)
     _refuse_unknown_files(tasks, sizes, file)
     stages = [_stage(task, tasks, runtime_s, sizes) for task in tasks.values()]
     return tables_of([{"arrival_s": 0.0, "stages": stages}], file)
@@ -48,96 +61,96 @@ def tool_of(name: str) -> str:
     return name.rpartition(":")[2] or name
 
 
-def _tasks(workflow: Mapping[str, Any], file: str) -> dict[str, dict[str, Any]]:
-    given = (workflow.get("specification") or {}).get("tasks")
-    if not isinstance(given, list) or not given:
-        raise TraceError(
-            "no tasks", file=file, field="workflow.specification.tasks", expected="a list of tasks"
+def _tasks(specification: Mapping[str, Any], file: str) -> dict[str, _Task]:
+    field = f"{_SPECIFICATION}.tasks"
+    given = tables_at(specification.get("tasks"), field, file)
+    if not given:
+        raise TraceError("no tasks", file=file, field=field, expected="a list of tasks")
+    tasks: dict[str, _Task] = {}
+    for k, entry in enumerate(given):
+        task_id = text_at(entry.get("id"), f"{field}[{k}].id", file, "the id of the task")
+        if task_id in tasks:
+            raise TraceError("a task twice", file=file, field=field, value=task_id, expected="each once")
+        name = text_at(entry.get("name") or task_id, f"task {task_id}, name", file)
+        parents, inputs, outputs = (
+            names_at(entry.get(key), f"task {task_id}, {key}", file)
+            for key in ("parents", "inputFiles", "outputFiles")
         )
-    tasks: dict[str, dict[str, Any]] = {}
-    for k, task in enumerate(given):
-        if not isinstance(task, dict) or not task.get("id"):
-            field = f"workflow.specification.tasks[{k}].id"
-            raise TraceError("missing value", file=file, field=field, expected="the id of the task")
-        if task["id"] in tasks:
-            raise TraceError(
-                "a task twice", file=file, field="workflow.specification.tasks", value=task["id"]
-            )
-        tasks[task["id"]] = task
+        tasks[task_id] = _Task(task_id, name, list(dict.fromkeys(parents)), inputs, outputs)
+    _add_children(given, tasks, file)
     for task in tasks.values():
-        for parent in task.get("parents") or ():
-            if parent not in tasks:
-                field = f"task {task['id']}, parents"
-                raise TraceError(
-                    "no such task", file=file, field=field, value=parent, expected="the id of a task"
-                )
+        _refuse_unknown(task.parents, tasks, f"task {task.id}, parents", file)
     return tasks
 
 
-def _runtimes_s(workflow: Mapping[str, Any], tasks: Mapping[str, Any], file: str) -> dict[str, float]:
+def _add_children(given: list[Mapping[str, Any]], tasks: Mapping[str, _Task], file: str) -> None:
+    """An edge that only the parent names is an edge, too."""
+    for entry in given:
+        field = f"task {entry['id']}, children"
+        children = names_at(entry.get("children"), field, file)
+        _refuse_unknown(children, tasks, field, file)
+        for child in children:
+            if entry["id"] not in tasks[child].parents:
+                tasks[child].parents.append(entry["id"])
+
+
+def _refuse_unknown(names: list[str], tasks: Mapping[str, _Task], field: str, file: str) -> None:
+    for name in names:
+        if name not in tasks:
+            raise TraceError("no such task", file=file, field=field, value=name, expected="the id of a task")
+
+
+def _runtimes_s(execution: Mapping[str, Any], tasks: Mapping[str, _Task], file: str) -> dict[str, float]:
     """Seconds of each task; the least where none are recorded."""
-    found = {}
-    for run in (workflow.get("execution") or {}).get("tasks") or ():
+    found, field = {}, f"{_EXECUTION}.tasks"
+    for k, run in enumerate(tables_at(execution.get("tasks"), field, file)):
+        task_id = text_at(run.get("id"), f"{field}[{k}].id", file, "the id of a task")
+        _refuse_unknown([task_id], tasks, field, file)
         seconds = run.get("runtimeInSeconds")
-        if run.get("id") not in tasks:
-            raise TraceError("no such task", file=file, field="workflow.execution.tasks", value=run.get("id"))
-        if seconds is not None and (not isinstance(seconds, int | float) or seconds < 0):
-            field = f"task {run['id']}, runtimeInSeconds"
-            raise TraceError(
-                "value out of range", file=file, field=field, value=seconds, expected="at least 0"
-            )
-        found[run["id"]] = max(LEAST_RUNTIME_S, float(seconds or 0.0))
+        recorded_s = 0.0 if seconds is None else amount_at(seconds, f"task {task_id}, runtimeInSeconds", file)
+        found[task_id] = max(LEAST_RUNTIME_S, recorded_s)
     return {name: found.get(name, LEAST_RUNTIME_S) for name in tasks}
 
 
-def _file_sizes(workflow: Mapping[str, Any], file: str) -> dict[str, float]:
-    sizes: dict[str, float] = {}
-    for entry in (workflow.get("specification") or {}).get("files") or ():
-        size = entry.get("sizeInBytes")
-        if not isinstance(size, int | float) or size < 0:
-            field = f"file {entry.get('id')}, sizeInBytes"
-            raise TraceError("value out of range", file=file, field=field, value=size, expected="at least 0")
-        sizes[entry["id"]] = float(size)
+def _file_sizes(specification: Mapping[str, Any], file: str) -> dict[str, float]:
+    sizes, field = {}, f"{_SPECIFICATION}.files"
+    for k, entry in enumerate(tables_at(specification.get("files"), field, file)):
+        file_id = text_at(entry.get("id"), f"{field}[{k}].id", file, "the id of the file")
+        sizes[file_id] = amount_at(entry.get("sizeInBytes"), f"file {file_id}, sizeInBytes", file)
     return sizes
 
 
-def _refuse_unknown_files(tasks: Mapping[str, Any], sizes: Mapping[str, float], file: str) -> None:
+def _refuse_unknown_files(tasks: Mapping[str, _Task], sizes: Mapping[str, float], file: str) -> None:
     for task in tasks.values():
-        for key in ("inputFiles", "outputFiles"):
-            unknown = [name for name in task.get(key) or () if name not in sizes]
+        for key, names in (("inputFiles", task.inputs), ("outputFiles", task.outputs)):
+            unknown = [name for name in names if name not in sizes]
             if unknown:
-                field = f"task {task['id']}, {key}"
                 raise TraceError(
                     "no such file",
                     file=file,
-                    field=field,
+                    field=f"task {task.id}, {key}",
                     value=unknown[0],
-                    expected="an id in workflow.specification.files",
+                    expected=f"an id in {_SPECIFICATION}.files",
                 )
 
 
 def _stage(
-    task: Mapping[str, Any],
-    tasks: Mapping[str, Any],
-    runtime_s: Mapping[str, float],
-    sizes: Mapping[str, float],
+    task: _Task, tasks: Mapping[str, _Task], runtime_s: Mapping[str, float], sizes: Mapping[str, float]
 ) -> dict[str, Any]:
-    parents = list(dict.fromkeys(task.get("parents") or ()))
     return {
-        "stage": task["id"],
-        "class": tool_of(task.get("name") or task["id"]),
-        "size": runtime_s[task["id"]],
-        "after": parents,
-        "after_frac": [_read_frac(task, tasks[parent], sizes) for parent in parents],
-        "output_gib": sum(sizes[name] for name in task.get("outputFiles") or ()) / _BYTES_PER_GIB,
+        "stage": task.id,
+        "class": tool_of(task.name),
+        "size": runtime_s[task.id],
+        "after": task.parents,
+        "after_frac": [_read_frac(task, tasks[parent], sizes) for parent in task.parents],
+        "output_gib": sum(sizes[name] for name in task.outputs) / _BYTES_PER_GIB,
     }
 
 
-def _read_frac(task: Mapping[str, Any], parent: Mapping[str, Any], sizes: Mapping[str, float]) -> float:
+def _read_frac(task: _Task, parent: _Task, sizes: Mapping[str, float]) -> float:
     """Share of the parent's output that the task reads."""
-    made = parent.get("outputFiles") or ()
-    total, wanted = sum(sizes[name] for name in made), set(task.get("inputFiles") or ())
-    return sum(sizes[name] for name in made if name in wanted) / total if total > 0.0 else 0.0
+    total, wanted = sum(sizes[name] for name in parent.outputs), set(task.inputs)
+    return sum(sizes[name] for name in parent.outputs if name in wanted) / total if total > 0.0 else 0.0
 
 
 def workflow_of(stages: pl.DataFrame, name: str) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def test_a_map_over_no_items_is_one_skipped_row(tmp_path: Any) -> None:
             "chains.story.stages.images",
             "expected_count, as count is drawn",
         ),
+        ({"captions": {"like": "sound"}}, "chains.story.stages.captions.like", "one of"),
+        ({"film": {"after": ["text", "text"]}}, "chains.story.stages.film.after", "each stage once"),
         ({"captions": {"like": None}}, "chains.story.stages.captions.after", "like: images"),
         ({"captions": {"like": "captions"}}, "chains.story.stages.captions.like", "does not refer back"),
         ({"film": {"output_gib": -1}}, "chains.story.stages.film.output_gib", "greater than 0"),

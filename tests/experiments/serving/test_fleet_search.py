@@ -106,6 +106,7 @@ def test_objectives_as_texts() -> None:
         ("completion_p98<8s", "perhaps 'completion_p99_s'"),
         ("completion_p99>8s", "wrong way round"),
         ("slo_attained<0.9", "wrong way round"),
+        ("completion_p99<0s", "a value above 0"),
         ("completion_p99<1e", "no number"),
         ("usd_per_1k<2", "--max-usd-per-hour for cost"),
     ],

@@ -43,9 +43,12 @@ class Objective:
             sign = ">" if METRICS[metric].better == "higher" else "<"
             raise UsageError("the wrong way round", field="--slo", value=text, expected=f"{metric}{sign}…")
         try:
-            return cls(metric, float(found["value"]) * _FACTORS[found["unit"]], is_least)
+            value = float(found["value"]) * _FACTORS[found["unit"]]
         except ValueError as error:
             raise UsageError("no number", field="--slo", value=found["value"], expected=_EXPECTED) from error
+        if not 0.0 < value < float("inf"):
+            raise UsageError("out of range", field="--slo", value=text, expected="a value above 0")
+        return cls(metric, value, is_least)
 
     def overshoot(self, metrics: Mapping[str, float]) -> float:
         """How far a run is off, relative to the value: at most 0 where met, inf where it is undefined."""

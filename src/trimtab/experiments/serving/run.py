@@ -25,7 +25,7 @@ from trimtab.experiments.scenario.trace_rows import trace_columns
 from trimtab.experiments.serving.request_table import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
-from trimtab.experiments.serving.stage_tables import best_store_hit_frac, stage_table
+from trimtab.experiments.serving.stage_tables import best_store_hit_frac, stage_table, summarised_stages
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -82,9 +82,9 @@ class Run:
 
     @cached_property
     def stage_summaries(self) -> list[StageSummary]:
-        """One summary per stage of the chains; empty where there are none."""
-        records = self.records
-        return [] if records.stages is None else stage_summaries(records.stages, records.requests.finished)
+        """One summary per stage of the chains, or per tool of a workflow; empty where there are none."""
+        stages = summarised_stages(self.records, self.inputs)
+        return [] if stages is None else stage_summaries(stages, self.records.requests.finished)
 
     @cached_property
     def bound(self) -> Bound | None:

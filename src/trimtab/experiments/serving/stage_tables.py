@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,20 @@ from trimtab.engine.stage_results import LEAST_GIB
 from trimtab.experiments.bounds.caching import volume_bound_hits
 from trimtab.experiments.scenario.build import RunInputs
 from trimtab.metrics import Records, StageRecords
+from trimtab.traces.wfformat import NAME as WFFORMAT
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+def summarised_stages(records: Records, inputs: RunInputs) -> StageRecords | None:
+    """The stages to summarise; of recorded workflows, whose stages each run once, their tools."""
+    stages, chains, trace = records.stages, inputs.requests.chains, inputs.trace
+    if stages is None or chains is None or trace is None or trace.format != WFFORMAT:
+        return stages
+    classes, tool_idx = np.unique(chains.work["class_idx"], return_inverse=True)
+    names = tuple(inputs.cluster.class_names[c] for c in classes)
+    return replace(stages, names=names, stage_idx=tool_idx, is_last=np.zeros(len(names), np.bool_))
 
 
 def stage_table(records: Records, cluster: Cluster) -> pl.DataFrame:

@@ -23,7 +23,11 @@ FlowName = Literal["all", "each"]
 
 def _named(value: object) -> object:
     """A list of predecessors reads all instances of each."""
-    return dict.fromkeys(value, "all") if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    if any(value.count(name) > 1 for name in value):
+        raise ValueError("each stage once")
+    return dict.fromkeys(value, "all")
 
 
 class StageSection(Spec):
@@ -112,7 +116,7 @@ class ChainSection(Spec):
     def counted_like(self, name: str) -> str:
         """The stage whose count decides that of a stage."""
         seen = {name}
-        while (like := self.stages[name].like) is not None and like not in seen:
+        while (like := self.stages[name].like) in self.stages and like not in seen:
             name = like
             seen.add(name)
         return name
@@ -166,7 +170,7 @@ def _graph_field_errors(chain: str, section: ChainSection) -> Iterator[FieldErro
         if error.problem == "a cycle":  # names of stages are checked before
             yield FieldError(("chains", chain, "stages"), error.value, str(error.expected))
     for name in section.stages:
-        if section.stages[section.counted_like(name)].like is not None:
+        if section.stages[section.counted_like(name)].like in section.stages:
             path = ("chains", chain, "stages", name, "like")
             yield FieldError(path, section.stages[name].like, "a stage that does not refer back to this one")
 
