@@ -116,7 +116,7 @@ class ChainSection(Spec):
     def counted_like(self, name: str) -> str:
         """The stage whose count decides that of a stage."""
         seen = {name}
-        while (like := self.stages[name].like) in self.stages and like not in seen:
+        while (like := self.stages[name].like) is not None and like in self.stages and like not in seen:
             name = like
             seen.add(name)
         return name
