@@ -129,6 +129,13 @@ def test_ids_of_requests_come_along_by_their_usual_names(
     assert (table["original_id"].to_list() if "original_id" in table.columns else [None]) == [found]
 
 
+def test_lists_and_bytes_of_a_frame_come_along_as_text() -> None:
+    frame = pl.DataFrame({"arrival_s": [0.0], "size": [1.0], "tags": [["a", "b"]], "trace_id": [b"\xff\x00"]})
+    table = read_trace(frame, keep=["tags"]).table
+    assert table["original_id"].to_list() == ["ff00"]
+    assert table["tags"].to_list() == ["['a', 'b']"]
+
+
 def test_blank_and_not_available_mean_the_same_in_every_kind_of_file(tmp_path: Path) -> None:
     csv = written(tmp_path, "a.csv", 'arrival_s,size,tenant,deadline_s\n0,1,N/A,N/A\n1,1," ",""\n2,1,-,3\n')
     rows = '{"arrival_s":0,"size":1,"tenant":"N/A","deadline_s":""}\n{"arrival_s":1,"size":1,"tenant":""}\n'

@@ -69,6 +69,7 @@ def test_missing_columns_are_named_with_those_found(tmp_path: Path) -> None:
     message = str(refusal(path, format="azure-llm-2023"))
     assert "missing columns ['ContextTokens']" in message
     assert "'Context', 'GeneratedTokens'" in message
+    assert "perhaps 'Context'" in message
 
 
 def test_unknown_columns_list_the_formats(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def _best_text(comparison: Comparison, best: PolicyResult) -> str:
     metric = comparison.kind.metrics[comparison.kind.objective]
     value = best.metrics[metric.name]
     half = f" ± {value.ci95:.2g}" if value.ci95 else ""
-    how = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "one run"
+    how = f"{len(best.runs)} seeds" if len(best.runs) > 1 and not best.is_seedless else "one run"
     return (
         f"{best.policy} has the best {title_of(metric)} of {len(comparison.results)}: "
         f"{value.mean:.3g}{half} {metric.unit} ({how})."

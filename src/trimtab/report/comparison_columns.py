@@ -11,6 +11,7 @@ from trimtab.metrics import RANKED_FROM, Estimate, Metric
 from trimtab.metrics.definitions import RENAMED
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Verdict, against_best
+from trimtab.validation.names import nearest
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
@@ -74,7 +75,9 @@ def interval_text(comparison: Comparison) -> str:
         return "One run, which no seed changes: ± is 95 % by batch means, where that makes sense"
     seeds = len(comparison.seeds)
     if seeds > 1:
-        return f"Mean ± 95 % confidence over {seeds} seeds"
+        some = "; by batch means of one run, of policies that no seed changes"
+        is_mixed = any(result.is_seedless for result in comparison.results)
+        return f"Mean ± 95 % confidence over {seeds} seeds{some if is_mixed else ''}"
     if any(result.is_seedless for result in comparison.results):
         return "One seed: ± is 95 % by batch means, of policies that no seed changes"
     return "One seed: no intervals"
@@ -117,14 +120,11 @@ def named_metrics(names: Sequence[str], metrics: Mapping[str, Metric]) -> tuple[
 def _named(name: str, metrics: Mapping[str, Metric]) -> Metric:
     if name in metrics:
         return metrics[name]
-    import difflib
-
     from trimtab.errors import UsageError
 
     if name in RENAMED:
         raise UsageError("this metric has a new name", field="metric", value=name, expected=RENAMED[name])
-    nearest = difflib.get_close_matches(name, metrics, n=3) or list(metrics)
-    raise UsageError("no such metric", field="metric", value=name, expected=", ".join(nearest))
+    raise UsageError("no such metric", field="metric", value=name, expected=nearest(name, metrics))
 
 
 def bound_text(bound: Mapping[str, Any], objective: Metric, title: str) -> str:

@@ -274,5 +274,5 @@ def _refuse_missing(source: TraceSource, layout: TraceFormat, mapping: TraceMapp
             f"missing columns {missing} of format {layout.name}",
             file=str(source.path),
             value=list(source.columns),
-            expected=f"{list(layout.source_names)}; perhaps {nearest(missing[0], source.columns)}",
+            expected=nearest(missing[0], source.columns),
         )

@@ -22,6 +22,7 @@ from trimtab.traces.source import Progress, RawBlock, TraceSource, read_blocks
 from trimtab.traces.values import (
     EXPECTED_TIME,
     UTC,
+    as_text,
     expected_value,
     parsed,
     parsed_ticks,
@@ -82,7 +83,7 @@ class TableReader:
         raw = self._wanted(self._without_blank(block.table.with_columns(rows.alias(_ROW))))
         columns = [self._column(raw, column) for column in self.layout.columns]
         also = (pl.col(name).cast(pl.String) for name in self.layout.raw)
-        kept = (pl.col(name).cast(pl.String).alias(_KEPT + name) for name in self.rules.keep)
+        kept = (as_text(raw[name]).alias(_KEPT + name) for name in self.rules.keep)
         typed = raw.select(_ROW, *also, *kept).with_columns(columns)
         return self._without_bad(typed, raw)
 

@@ -32,7 +32,7 @@ _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 def parsed(values: pl.Series, dtype: pl.DataType, decimal: str = ".") -> pl.Series:
     """Values [rows] as `dtype`; null where they are missing, no such value, or not finite."""
     if dtype == pl.String:
-        return values.cast(pl.String)
+        return as_text(values)
     text = values.str.strip_chars() if values.dtype == pl.String else values
     if decimal != "." and text.dtype == pl.String:
         text = text.str.replace(decimal, ".", literal=True)
@@ -44,6 +44,16 @@ def parsed(values: pl.Series, dtype: pl.DataType, decimal: str = ".") -> pl.Seri
         lower = text.cast(pl.String).str.to_lowercase()
         return lower.replace_strict(_FLAGS, default=None, return_dtype=dtype)
     return _whole_numbers(text) if text.dtype == pl.String else text.cast(dtype, strict=False)
+
+
+def as_text(values: pl.Series) -> pl.Series:
+    """Values [rows] of any type as text: bytes in hexadecimal digits, lists and objects as Python has them."""
+    if values.dtype == pl.Binary:
+        return values.bin.encode("hex")
+    if values.dtype.is_nested():
+        texts = [None if value is None else str(value) for value in values.to_list()]
+        return pl.Series(values.name, texts, dtype=pl.String)
+    return values.cast(pl.String)
 
 
 def expected_value(dtype: pl.DataType) -> str:

@@ -15,6 +15,7 @@ from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
 from trimtab.experiments.provenance import made_by
 from trimtab.metrics import RANKED_FROM, Estimate, mean_ci95
+from trimtab.validation.names import nearest
 from trimtab.version import versions
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Comparison:
         """
         metrics, by = self.kind.metrics, metric or self.kind.objective
         if by not in metrics:
-            raise UsageError("no such metric", field="sort", value=by, expected=", ".join(metrics))
+            raise UsageError("no such metric", field="sort", value=by, expected=nearest(by, metrics))
         sign = -1.0 if metrics[by].better == "higher" else 1.0
 
         def key(result: PolicyResult) -> tuple[bool, float]:
