@@ -47,7 +47,7 @@ def parsed(values: pl.Series, dtype: pl.DataType, decimal: str = ".") -> pl.Seri
 
 
 def as_text(values: pl.Series) -> pl.Series:
-    """Values [rows] of any type as text: bytes in hexadecimal digits, lists and objects as Python has them."""
+    """Values [rows] of any type as text: bytes in hexadecimal digits, lists and objects as Python shows."""
     if values.dtype == pl.Binary:
         return values.bin.encode("hex")
     if values.dtype.is_nested():
