@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from trimtab.training.runner.train_jobs import RunOutcome
 
 
-NEITHER: Final = (math.nan, math.nan)
-
-
 def outcome_table(outcome: RunOutcome) -> Table:
     """The jobs of a run that ended: what they took, beside what the simulator says."""
     told = outcome.recording
     both = [(job.completion_s, job.simulated_s) for job in told.jobs]
     both = [pair for pair in both if not any(map(math.isnan, pair))]
-    mean_s, simulated_s = (sum(times) / len(both) for times in zip(*both, strict=True)) if both else NEITHER
+    mean_s, simulated_s = told.metrics["completion_mean_s"], math.nan
+    if both:  # of jobs that ended in both
+        mean_s, simulated_s = (sum(times) / len(both) for times in zip(*both, strict=True))
     fit = "" if math.isnan(told.fit_error_frac) else f"; error of predicted speeds {told.fit_error_frac:.1%}"
     if not math.isnan(told.forecast_error_frac):
         fit += (

@@ -112,27 +112,29 @@ def test_a_node_that_is_gone_takes_its_jobs_back_to_their_checkpoints(tmp_path: 
 
 
 def test_a_warm_program_starts_ranks_as_forks(tmp_path: Path) -> None:
-    """The module is imported by the node's program once, not by the job."""
-    (tmp_path / "heavy.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    """The module is imported by the node's program once, not by the job; each has one thread."""
+    heavy = "import os\nIMPORTED_BY, THREADS = os.getpid(), os.environ.get('OMP_NUM_THREADS')\n"
+    (tmp_path / "heavy.py").write_text(heavy)
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys\n"
-        "from heavy import IMPORTED_BY\n"
+        "from heavy import IMPORTED_BY, THREADS\n"
         "from trimtab.training.elastic import ElasticJob\n"
         "job = ElasticJob()\n"
         "job.step_done()\n"
-        "print('argv', sys.argv[1:], 'warm', IMPORTED_BY != os.getpid())\n"
+        "print('argv', sys.argv[1:], 'warm', IMPORTED_BY != os.getpid(), 'threads', THREADS)\n"
         "job.finish(lambda folder: None)\n"
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+        patched.delenv("OMP_NUM_THREADS", raising=False)
         cold = job("cold", 8, 7, command=["python", str(script)], preload=[])
         warm = job("warm", 8, 7, command=["python", str(script)], preload=["heavy"])
         run = train(tmp_path / "runs", "fifo", cold, warm)
     assert run.state == "done"
     for name in ("cold", "warm"):
         (log,) = (tmp_path / "runs" / run.run_id / "jobs" / name / "logs").iterdir()
-        assert log.read_text() == f"argv ['7'] warm {name == 'warm'}\n"
+        assert log.read_text() == f"argv ['7'] warm {name == 'warm'} threads 1\n"
 
 
 def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(

@@ -36,6 +36,7 @@ import time
 from typing import Any
 
 REPORT_FD = 3
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # threads of several ranks would contend
 _PR_SET_PDEATHSIG = 1
 
 
@@ -213,8 +214,13 @@ class Agent:
 
 
 def _environment(message: dict[str, Any]) -> dict[str, str]:
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # threads of several ranks would contend
-    environment = {**quiet, **os.environ, **message["env"], "TRIMTAB_REPORT_FD": str(REPORT_FD)}
+    environment = {
+        **ONE_THREAD,
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+        **message["env"],
+        "TRIMTAB_REPORT_FD": str(REPORT_FD),
+    }
     if message["gpus"]:
         seen = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen[k] if seen else str(k) for k in message["gpus"])
@@ -295,6 +301,8 @@ def main() -> None:
     if given.lock:
         lock = os.open(given.lock, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX)
+    if given.preload:  # a library reads it as it is imported: for the forks it is too late
+        os.environ.update(ONE_THREAD | os.environ)
     for module in filter(None, given.preload.split(",")):
         importlib.import_module(module)
     with socket.socket(fileno=given.socket) as connection:
