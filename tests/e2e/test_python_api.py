@@ -267,6 +267,11 @@ def test_results_are_short_in_a_shell(run):
         ({"scenario": {"name": "x"}}, ("2 problems", "cluster: missing", "workload: missing")),
         ({"scenario": "cluster:\n  types: 3\n"}, ("cluster.types", "got 3", "a table")),
         ({"scenario": 7}, ("scenario", "is a int", "a Scenario")),
+        ({"scenario": "elastic-training"}, ("another kind", "got 'elastic-training'", "trimtab.compare")),
+        (
+            {"scenario": {"kind": "shared"}},
+            ("another kind", "kind", "got 'shared'", "a scenario of requests"),
+        ),
         ({"cluster": {"types": {"a": {"memory": 1}}}}, ("cluster.types.a.memory", "memory_gib")),
         ({"trace": 3}, ("trace", "is a int", "a path")),
     ],

@@ -61,9 +61,7 @@ class ScenarioFiles(Generic[F]):
             return given
         made = read_scenario(given, (self,))
         if not isinstance(made, self.model):
-            own = f"a scenario with kind: {self.key}" if self.key else "a scenario of requests"
-            expected = f"{own}; `trimtab compare` takes all kinds"
-            raise ScenarioError("is of another kind of work", value=made.name, expected=expected)
+            raise _of_another_kind((self,), value=made.name)
         return made
 
     def builtin(self, name: str) -> str:
@@ -77,7 +75,7 @@ class ScenarioFiles(Generic[F]):
 def read_scenario(
     given: GivenScenario, known: Sequence[ScenarioFiles[Any]], file: str = _NAME
 ) -> ScenarioFile:
-    """A scenario of one of these kinds; the first has the files whose `kind` none of them has.
+    """A scenario of one of these kinds.
 
     Args:
         given: a scenario, a built-in's name, a file, its YAML text, or its values.
@@ -85,7 +83,7 @@ def read_scenario(
         file: what errors call a text or values.
 
     Raises:
-        ScenarioError: no such name or file, malformed YAML, or wrong fields (all are listed).
+        ScenarioError: no such name or file, another kind, malformed YAML, or wrong fields (all are listed).
     """
     if isinstance(given, ScenarioFile):
         return given
@@ -98,7 +96,10 @@ def read_scenario(
         path = as_path(given, _NAME)
         text, folder = _text(path, known)
         data, file = _data(text, str(path), known[0].keys), str(path)
-    kind = next((each for each in known if each.key == data.get("kind", "")), known[0])
+    key = data.get("kind", "")
+    kind = next((each for each in known if each.key == key), None)
+    if kind is None:
+        raise _of_another_kind(known, file=file, field="kind", value=key)
     made: ScenarioFile = kind.parse(data, file, folder)
     return made
 
@@ -108,9 +109,26 @@ def builtin_text(name: str, known: Sequence[ScenarioFiles[Any]]) -> str:
     for kind in known:
         if name in kind.builtins():
             return kind.builtin(name)
+    if name in _all_builtins():
+        raise _of_another_kind(known, value=name)
     names = [builtin for kind in known for builtin in kind.builtins()]
     expected = f"a built-in scenario or a YAML file: {nearest(name, names)}"
     raise ScenarioError("no such scenario", value=name, expected=expected)
+
+
+def _all_builtins() -> set[str]:
+    """Names of the built-in scenarios of all kinds, also of those that are not loaded."""
+    rooms = (room / "builtin" for room in resources.files("trimtab.experiments").iterdir() if room.is_dir())
+    files = (file.name for folder in rooms if folder.is_dir() for file in folder.iterdir())
+    return {name.removesuffix(".yaml") for name in files if _is_yaml(name)}
+
+
+def _of_another_kind(known: Sequence[ScenarioFiles[Any]], **told: Any) -> ScenarioError:
+    takes = [f"a scenario with kind: {kind.key}" if kind.key else "a scenario of requests" for kind in known]
+    expected = " or ".join(takes)
+    if len(known) == 1:
+        expected += "; `trimtab compare` takes all kinds, in Python trimtab.compare"
+    return ScenarioError("is of another kind of work", expected=expected, **told)
 
 
 def as_path(given: object, field: str) -> Path:
