@@ -1,7 +1,8 @@
 """`python -m bench.shared_cluster`: what training gains on nodes that also serve requests; its page.
 
-The built-in scenario shared-cluster with several ways of sharing. Saves bench/shared-cluster.json; `--docs`
-only writes the page, `--seeds N` measures fewer seeds.
+The built-in scenario shared-cluster with several ways of sharing; `muxflow` also with the pairs that Gavel
+measured, where ../shared/data has them. Saves bench/shared-cluster.json; `--docs` only writes the page,
+`--seeds N` measures fewer seeds.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from bench.golden.cases import DATA
 from bench.machine import machine, versions
 from bench.page import markdown_table
 from bench.results import write_whole
 from bench.startup import ROOT
 from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.kinds import load_any
+from trimtab.experiments.training.training_scenario import PairsFile
 from trimtab.metrics import mean_ci95
 
 RESULTS, PAGE = ROOT / "bench" / "shared-cluster.json", ROOT / "docs" / "benchmarks" / "shared-cluster.md"
 SEEDS = 5
 BUSIER_FRAC = 0.9  # of a GPU that a request keeps busy, beside the scenario's 0.6
+PAIRS = DATA / "gavel_throughputs" / "simulation_throughputs.json.gz"
+PAIRS_GPU = "v100"
+JOBS_AS = {"vision": "ResNet-50 (batch size 64)", "language": "Transformer (batch size 64)"}
+REQUESTS_AS = ("ResNet-18 (batch size 16)", "LM (batch size 5)", "ResNet-50 (batch size 64)")
 WAYS = (
     "static(nodes=8)",
     "static(nodes=9)",
@@ -54,6 +61,15 @@ way from top to bottom lend more: the curve of attainment against GPU hours. The
 lending costs hardly any attainment here, only the 99th percentile; a partition of too few nodes does cost it.
 Shares of GPUs fall with the load, so that few pairs of `muxflow` exceed a limit above 1.1.
 """
+PAIRS_TEXT = f"""## Measured pairs
+
+`muxflow` with the pairs that Gavel's authors measured on {PAIRS_GPU.upper()}, in place of the formula
+(`jobs.generate.pairs` of a scenario).
+Jobs are {" and ".join(f"`{name}` = {of}" for name, of in JOBS_AS.items())}.
+All of those pairs are training jobs: nobody measured requests beside jobs. So requests stand for one of three
+jobs, chosen before the run: one leaves half of a GPU idle, one a fifth, one fills it. How a
+pair's speeds change with load and share stays a formula. Differences are paired by seed.
+"""
 
 
 def measure(seeds: int) -> dict[str, Any]:
@@ -74,6 +90,25 @@ def measure_busier(seeds: int) -> dict[str, list[float]]:
     return {name: [run.metrics[name] for run in runs] for name in KEPT}
 
 
+def measure_pairs(seeds: int) -> dict[str, dict[str, list[float]]]:
+    """Job type that requests are → metric → values of the seeds, of guests by measured pairs."""
+    scenario = load_any("shared-cluster")
+    generate = scenario.jobs.generate
+    models = {
+        name: model.model_copy(update={"measured_as": JOBS_AS[name]})
+        for name, model in generate.models.items()
+    }
+    pairs = PairsFile(file=PAIRS, gpu=PAIRS_GPU)
+    generate = generate.model_copy(update={"models": models, "pairs": pairs})
+    jobs = scenario.jobs.model_copy(update={"generate": generate})
+    found = {}
+    for job_type in REQUESTS_AS:
+        measured = scenario.replaced(jobs=jobs, request_measured_as=job_type)
+        runs = compare(measured, ["muxflow"], seeds, sweep=(), jobs=1).results[0].runs
+        found[job_type] = {name: [run.metrics[name] for run in runs] for name in KEPT}
+    return found
+
+
 def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
     head = ["way of sharing", "training, GPU h", "gained, GPU h", "one GPU, h", "attained, %", "p99, s"]
@@ -83,11 +118,37 @@ def page(results: Mapping[str, Any]) -> str:
     p99 = _cell(busier["completion_p99_s"], 1)
     bound = f"""Requests leave {_cell(idle, 1)} GPU hours where all nodes serve: jobs that have their GPUs
 alone cannot have more. Guests can, because a request keeps 0.6 of its GPU busy. Guests' speeds, and how they
-slow requests, follow from a formula. With requests that keep {BUSIER_FRAC} busy `muxflow` gains
+slow requests, follow from a formula in this table. With requests that keep {BUSIER_FRAC} busy `muxflow` gains
 {_cell(busier["gained_gpu_hours"], 1)} GPU hours; the 99th percentile is then {p99} s.
 """
     seeds = f"Mean ± 95 % interval over {len(idle)} seeds:\n"
-    return "\n".join([HEAD, seeds, markdown_table(head, rows), MEANING, bound])
+    return "\n".join([HEAD, seeds, markdown_table(head, rows), MEANING, bound, _pairs_section(results)])
+
+
+def _pairs_section(results: Mapping[str, Any]) -> str:
+    """`muxflow` by measured pairs, beside the formula."""
+    head = [
+        "speeds of pairs",
+        "training, GPU h",
+        "gained, GPU h",
+        "− by the formula",
+        "attained, %",
+        "p99, s",
+    ]
+    formula = results["ways"]["muxflow"]
+    rows = [_pair_row("the formula", formula, formula)]
+    measured = results.get("muxflow_measured", {})
+    rows += [_pair_row(f"measured, requests as {of}", values, formula) for of, values in measured.items()]
+    return "\n".join([PAIRS_TEXT, markdown_table(head, rows)])
+
+
+def _pair_row(name: str, values: Mapping[str, list[float]], formula: Mapping[str, list[float]]) -> list[str]:
+    gained = values["gained_gpu_hours"]
+    less = [a - b for a, b in zip(gained, formula["gained_gpu_hours"], strict=True)]
+    percent = [100 * value for value in values["slo_attained_frac"]]
+    p99 = _cell(values["completion_p99_s"], 1)
+    apart = "" if values is formula else _cell(less, 1)
+    return [name, _cell(values["training_gpu_hours"], 1), _cell(gained, 1), apart, _cell(percent, 2), p99]
 
 
 def _row(way: str, values: Mapping[str, list[float]]) -> list[str]:
@@ -110,6 +171,8 @@ def main() -> None:
     if not given.docs:
         results: dict[str, Any] = {"machine": machine(), "versions": versions()} | measure(given.seeds)
         results["muxflow_busier"] = measure_busier(given.seeds)
+        if PAIRS.exists():
+            results["muxflow_measured"] = measure_pairs(given.seeds)
         write_whole(RESULTS, json.dumps(results, indent=1) + "\n")
     write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
 

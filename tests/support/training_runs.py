@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +109,11 @@ def run_of(
         node_events=node_events,
         **more,
     )
+
+
+def write_pairs(path: Path) -> Path:
+    """Two job types on one GPU; A keeps 0.6 beside B, B keeps 0.5; B can't share with itself."""
+    a, b = "('LM (batch size 10)', 1)", "('LM (batch size 20)', 1)"
+    table = {a: {"null": 10.0, b: [6.0, 4.0]}, b: {"null": 8.0, a: [4.0, 6.0], b: [0.0, 0.0]}}
+    path.write_text(json.dumps({"gpu": table}))
+    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from bench.golden.cases import DATA
 
-from support.training_runs import jobs_of, run_of, scaling_table
+from support.training_runs import jobs_of, run_of, scaling_table, write_pairs
 from trimtab.domain.allocator import Allocation, Allocator
 from trimtab.domain.pair_speeds import PairSpeeds, busy_of_measured, proportional_sharing
 from trimtab.domain.training_jobs import GpuCluster, Held, gpu_nodes
@@ -161,14 +160,6 @@ def test_an_allocator_that_shares_has_to_say_so() -> None:
 
     with pytest.raises(PolicyError, match="shares = True"):
         run_of(jobs_of([0.0] * 2, 10.0), Silent())
-
-
-def write_pairs(path: Path) -> Path:
-    """Two job types on one GPU; A keeps 0.6 beside B, B keeps 0.5; B can't share with itself."""
-    a, b = "('LM (batch size 10)', 1)", "('LM (batch size 20)', 1)"
-    table = {a: {"null": 10.0, b: [6.0, 4.0]}, b: {"null": 8.0, a: [4.0, 6.0], b: [0.0, 0.0]}}
-    path.write_text(json.dumps({"gpu": table}))
-    return path
 
 
 def test_measured_pairs_are_read_and_the_others_follow_the_formula(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def read_gavel_rates(path: str | Path, gpu_type: str) -> Rates:
     found: Rates = {}
     for text, partners in _table_of(path, gpu_type).items():
         try:
-            found[_key(str(path), text)] = float(partners["null"])
+            found[_key(str(path), text)] = _rate(partners["null"])
         except (KeyError, TypeError, ValueError):
             field = f"{gpu_type}, {text}, null"
             expected = "steps per second of the job alone"
@@ -83,16 +83,25 @@ def read_gavel_pairs(path: str | Path, gpu_type: str) -> PairRates:
     0 says that the two can't share a GPU.
     """
     found: PairRates = {}
-    for text, partners in _table_of(path, gpu_type).items():
-        own = _key(str(path), text)
+    table = _table_of(path, gpu_type)
+    keys = {text: _key(str(path), text) for text in table}
+    for text, partners in table.items():
         for other, rates in partners.items():
             if other != "null":
                 try:
-                    found[own, _key(str(path), other)] = float(rates[0])
-                except (IndexError, TypeError, ValueError):
-                    field, expected = f"{gpu_type}, {text}, {other}", "[own, partner's] steps per second"
+                    found[keys[text], keys[other]] = _rate(rates[0])
+                except (IndexError, KeyError, TypeError, ValueError):
+                    field = f"{gpu_type}, {text}, {other}"
+                    expected = "[own, partner's] steps per second, of two that are measured alone too"
                     raise TraceError("no pair", file=str(path), field=field, expected=expected) from None
     return found
+
+
+def _rate(value: Any) -> float:
+    rate = float(value)
+    if not 0.0 <= rate < math.inf:
+        raise ValueError("no rate")
+    return rate
 
 
 def _table_of(path: str | Path, gpu_type: str) -> Mapping[str, Any]:

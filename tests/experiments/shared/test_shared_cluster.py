@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from support.shared_clusters import small_shared
+from support.training_runs import write_pairs
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.kinds import load_any
 from trimtab.experiments.shared import shared_run
@@ -123,8 +125,18 @@ def test_ways_of_sharing_are_measured_against_the_same_run_of_a_partition(
     assert run_shared(made, Lending(spare=2), "interpreted").static_hours == first.static_hours
 
 
-def test_guests_slow_requests_and_are_slowed_as_the_formula_says() -> None:
-    """One GPU, rounds of 1,000 s, requests of 20 s that keep 0.6 of it busy, a job that keeps 0.7 busy."""
+@pytest.mark.parametrize(
+    ("measured", "guest", "host", "busy"),
+    [(False, 1 / (0.6 + 0.7), 1 / (0.6 + 0.7), 0.6), (True, 0.6, 0.5, 1.0)],
+)
+def test_guests_slow_requests_and_are_slowed_as_the_formula_or_the_measured_pair_says(
+    tmp_path: Path, measured: bool, guest: float, host: float, busy: float
+) -> None:
+    """One GPU, rounds of 1,000 s, requests of 20 s that keep 0.6 of it busy, a job that keeps 0.7 busy.
+
+    `guest` and `host` are what job and request keep of their speeds. Measured requests can't share a GPU with
+    their own kind: they keep all of it busy.
+    """
     base = small_shared()
     requests = base["requests"]
     node = requests["cluster"]["types"]["gpu-node"] | {"accelerators": 1, "slots": 1}
@@ -138,25 +150,52 @@ def test_guests_slow_requests_and_are_slowed_as_the_formula_says() -> None:
         "workload": {"generate": generate},
         "faults": [{"at_s": 1e6, "duration_s": 1.0, "factor": 0.5}],  # after the end
     }
-    jobs = {"generate": base["jobs"]["generate"] | {"jobs": 1, "duration": {"median_s": 1e6, "cv": 1e-3}}}
-    made = inputs_of(requests=requests, jobs=jobs, round_s=1000.0, return_s=30.0)
+    generate = base["jobs"]["generate"] | {"jobs": 1, "duration": {"median_s": 1e6, "cv": 1e-3}}
+    changed: dict[str, Any] = {}
+    if measured:
+        generate["models"] = {"v": {"gpus_max": 2, "measured_as": "LM (batch size 10)"}}
+        generate["pairs"] = {"file": str(write_pairs(tmp_path / "pairs.json")), "gpu": "gpu"}
+        changed["request_measured_as"] = "LM (batch size 20)"
+    jobs = {"generate": generate}
+    made = inputs_of(requests=requests, jobs=jobs, round_s=1000.0, return_s=30.0, **changed)
     run = run_shared(made, MuxFlow(), "interpreted")
-    rows, kept = run.requests.requests, 1 / (0.6 + 0.7)
+    rows = run.requests.requests
     done_s, checked = 0.0, 0
     for t in range(1, made.rounds):
         before = np.minimum(rows.finish_s, 1000 * t) - np.maximum(rows.start_s, 1000 * (t - 1))
         load = before[before > 0].sum() / 1000
-        share = min(max(math.floor((1 - 0.6 * load - 0.1) / 0.1 + 1e-9) * 0.1, 0.1), 0.9)
+        share = min(max(math.floor((1 - busy * load - 0.1) / 0.1 + 1e-9) * 0.1, 0.1), 0.9)
         assert run.trains[t, 0]
         inside = (rows.start_s > 1000 * t + 1) & (rows.finish_s < 1000 * (t + 1))
         slowed_s = (rows.finish_s - rows.start_s)[inside]
-        assert slowed_s == pytest.approx(20 * (1 + share * (1 / kept - 1)), rel=1e-4)
+        assert slowed_s == pytest.approx(20 * (1 + share * (1 / host - 1)), rel=1e-4)
         checked += int(inside.sum())
         seconds = 1000 - (30 if t == 1 else 0)  # the restart
-        done_s += seconds * min(1 - load * (1 - kept), share / 0.7)
+        done_s += seconds * min(1 - load * (1 - guest), share / 0.7)
     assert checked > 20
     assert run.gpu_hours == pytest.approx(done_s / 3600)
     assert run.one_gpu_hours == run.gpu_hours
+
+
+@pytest.mark.parametrize(
+    ("pairs", "job_type", "told"),
+    [
+        (False, "LM (batch size 20)", "request_measured_as: .*expected a file of measured pairs"),
+        (
+            True,
+            "LM (batch size 5)",
+            r"pairs.json: measured_as: no such job type \(got 'LM \(batch",
+        ),
+    ],
+)
+def test_pairs_that_are_not_measured_are_named(tmp_path: Path, pairs: bool, job_type: str, told: str) -> None:
+    generate = small_shared()["jobs"]["generate"]
+    if pairs:
+        generate["pairs"] = {"file": str(write_pairs(tmp_path / "pairs.json")), "gpu": "gpu"}
+    with pytest.raises(ScenarioError, match=told):
+        run_shared(
+            inputs_of(jobs={"generate": generate}, request_measured_as=job_type), MuxFlow(), "interpreted"
+        )
 
 
 def test_guests_need_generated_jobs(tmp_path: Any) -> None:

@@ -68,7 +68,9 @@ class Shared:
     metrics: ClassVar[Mapping[str, Metric]] = SHARED_METRICS
     objective: ClassVar[str] = "training_gpu_hours"
     objective_title: ClassVar[str] = "GPU hours of training"
-    limits: ClassVar[str] = "Guests of requests have one GPU; how they slow requests is a formula."
+    limits: ClassVar[str] = (
+        "Guests have one GPU; how they slow requests is a formula, or what measured pairs of jobs say."
+    )
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("training_gpu_hours", "gained_gpu_hours", "slo_attained_frac"),
         over_load={},

@@ -72,7 +72,8 @@ class SharedInputs:
             expected = "generated jobs: how fast recorded ones are beside requests is not known"
             raise ScenarioError("has no guests", file=self.scenario.name, field="jobs", expected=expected)
         count = int(self.training.nodes["gpus"].sum())
-        return self._jobs(GenerateServices(count=count, busy_frac=self.scenario.request_busy_frac))
+        busy_frac, measured_as = self.scenario.request_busy_frac, self.scenario.request_measured_as
+        return self._jobs(GenerateServices(count=count, busy_frac=busy_frac, measured_as=measured_as))
 
     def _jobs(self, services: GenerateServices | None) -> TrainingInputs:
         scenario, jobs = self.scenario, self.scenario.jobs

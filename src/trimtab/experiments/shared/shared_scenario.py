@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.scenario_files import ScenarioFiles
 from trimtab.experiments.scenario.spec.scenario import PolicyName, Seeds
 from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
-from trimtab.experiments.training.training_scenario import JobsSection
+from trimtab.experiments.training.training_scenario import NO_PAIRS, JobsSection
 from trimtab.validation.base import Frac, NonNegative, Positive, removed_keys
+from trimtab.validation.names import FieldError, raise_field_errors
 
 
 class SharedScenario(ScenarioFile):
@@ -37,9 +38,21 @@ class SharedScenario(ScenarioFile):
         0.6,
         description="of a GPU that a request keeps busy; jobs that are its guests slow it and are slowed",
     )
+    request_measured_as: str = Field(
+        "",
+        description="job type in jobs.generate.pairs that a request is; empty = by its busy share",
+    )
     policies: tuple[PolicyName, ...] = Field((), description="ways of sharing; empty = lending and muxflow")
     seeds: Seeds = Field(3, description="number of seeds (0, 1, …), or a list of seeds")
     sort_by: str = Field("training_gpu_hours", description="metric that the comparison is sorted by")
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> SharedScenario:
+        generate = self.jobs.generate
+        if self.request_measured_as and (generate is None or generate.pairs is None):
+            wrong = FieldError(("request_measured_as",), self.request_measured_as, NO_PAIRS)
+            raise_field_errors([wrong], "shared scenario")
+        return self
 
 
 SHARED_NODES: Final = ScenarioFiles(SharedScenario, "trimtab.experiments.shared", "requests and jobs")

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.domain.pair_speeds import DEFAULT_BUSY_FRAC, PairSpeeds
+from trimtab.domain.pair_speeds import PairSpeeds
 from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Floats, Ints, Records, Workload, gpu_nodes
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.training.generated_pairs import generated_pairs
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
 from trimtab.experiments.training.service_inputs import SERVICE, with_services
 from trimtab.experiments.training.training_quotas import limited, quota_gpus_of
@@ -59,7 +60,8 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
     generate, trace = scenario.jobs.generate, scenario.jobs.trace
     if generate is not None:
         workload, table = _generated(scenario.name, generate, seed, int(nodes["gpus"].sum()))
-        pairs = PairSpeeds(np.array([_busy_frac(generate, name) for name in workload.model_names]))
+        by_curve = [workload.model_names[m] for m in table.curve_idx[:, 0].argsort()]
+        pairs = generated_pairs(generate, by_curve, len(types))
         rounding = scenario.rules.finish_rounding or "exact"
         made = ProfiledJobs(workload, TableJobs(table, rounding, pair_estimate=pairs))
     else:
@@ -85,13 +87,6 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
 @functools.lru_cache(maxsize=4)
 def _built(scenario: TrainingScenario, seed: int, load: float | None) -> TrainingInputs:
     return build_training(scenario, seed, load)
-
-
-def _busy_frac(generate: GenerateJobs, name: str) -> float:
-    """Of a model's, or of a service's GPU."""
-    if name in generate.models:
-        return generate.models[name].busy_frac
-    return generate.services.busy_frac if generate.services is not None else DEFAULT_BUSY_FRAC
 
 
 def offered_load(workload: Workload, gpus: int) -> float:

@@ -19,6 +19,8 @@ from trimtab.experiments.scenario.spec.serving import FaultSpec
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
 
+NO_PAIRS: Final = "a file of measured pairs in jobs.generate.pairs"
+
 
 class ScalingModel(Spec):
     """A model whose speed with n GPUs is n / (1 + serial_frac (n − 1) + falls_frac n (n − 1))."""
@@ -29,6 +31,11 @@ class ScalingModel(Spec):
     gpus_max: int = Field(32, ge=1, description="most GPUs")
     busy_frac: Frac = Field(
         DEFAULT_BUSY_FRAC, description="of a GPU that it keeps busy alone; two jobs that share one slow down"
+    )
+    measured_as: str = Field(
+        "",
+        description="job type of the file of pairs that it is, such as `ResNet-18 (batch size 64)`; "
+        "empty = by busy_frac",
     )
 
 
@@ -53,6 +60,16 @@ class GenerateServices(Spec):
     busy_frac: Frac = Field(0.6, description="of its GPU that a service keeps busy at full load")
     load_least: Frac = Field(0.2, description="least load of the day")
     load_most: Frac = Field(0.9, description="largest load of the day")
+    measured_as: str = Field(
+        "", description="job type of the file of pairs that it is at full load; empty = by busy_frac"
+    )
+
+
+class PairsFile(Spec):
+    """Measured speeds of two jobs on the same GPUs."""
+
+    file: Path = Field(description="JSON in Gavel's format, steps per second of jobs alone and in pairs")
+    gpu: str = Field(min_length=1, description="type of GPU in it, such as v100")
 
 
 class GenerateJobs(Spec):
@@ -65,6 +82,22 @@ class GenerateJobs(Spec):
     tenants: Mapping[str, Positive] = Field({}, description="name → share of the jobs; empty = one tenant")
     deadline: DeadlineFactor | None = Field(None, description="deadlines; null = none")
     services: GenerateServices | None = Field(None, description="online services beside them; null = none")
+    pairs: PairsFile | None = Field(
+        None, description="measured pairs of the models that have `measured_as`; null = by busy_frac"
+    )
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> GenerateJobs:
+        raise_field_errors(self._field_errors(), "generated jobs")
+        return self
+
+    def _field_errors(self) -> Iterator[FieldError]:
+        if self.pairs is None:
+            for name, model in self.models.items():
+                if model.measured_as:
+                    yield FieldError(("models", name, "measured_as"), model.measured_as, NO_PAIRS)
+            if self.services is not None and self.services.measured_as:
+                yield FieldError(("services", "measured_as"), self.services.measured_as, NO_PAIRS)
 
 
 class JobTrace(Spec):
