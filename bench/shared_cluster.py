@@ -66,7 +66,7 @@ PAIRS_TEXT = f"""## Measured pairs
 `muxflow` with the pairs that Gavel's authors measured on {PAIRS_GPU.upper()}, in place of the formula
 (`jobs.generate.pairs` of a scenario).
 Jobs are {" and ".join(f"`{name}` = {of}" for name, of in JOBS_AS.items())}.
-All of those pairs are training jobs: nobody measured requests beside jobs. So requests stand for one of three
+All of those pairs are training jobs; requests beside jobs were not measured. Requests stand for one of three
 jobs, chosen before the run: one leaves half of a GPU idle, one a fifth, one fills it. How a
 pair's speeds change with load and share stays a formula. Differences are paired by seed.
 """

@@ -257,7 +257,7 @@ class LiveDecisions:
             raise PolicyError(f"allocator {name!r} at {now_s:g} s: shares slots; real jobs have theirs alone")
 
     def expected_end_s(self, job_idx: int, now_s: float) -> float:
-        """When a job will end, as forecast, else if it keeps what it has; inf = nobody knows."""
+        """When a job will end, as forecast, else if it keeps what it has; inf = unknown."""
         if self.end_s[job_idx] > now_s:
             return float(self.end_s[job_idx])
         gpus = self.wanted[job_idx]

@@ -21,7 +21,7 @@ class JobRow:
     samples_total: int
     samples_per_s: float  # nan = not running
     restarts: int
-    expected_end_s: float  # from the begin of the run; inf = nobody knows
+    expected_end_s: float  # from the begin of the run; inf = unknown
     problem: str  # the newest
 
 
