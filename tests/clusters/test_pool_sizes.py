@@ -135,15 +135,22 @@ def test_a_pool_that_is_closed_while_a_worker_ends_leaves_no_process() -> None:
     assert not [pid for pid in ended if psutil.pid_exists(pid)]
 
 
-def test_a_pool_that_is_closed_while_a_worker_starts_leaves_no_process() -> None:
+@pytest.mark.parametrize("later_s", [0.0, 0.05])
+def test_a_pool_that_is_closed_while_a_worker_starts_leaves_no_process(later_s: float) -> None:
+    """In the turn of the loop in which its process is there, and later."""
     started: list[int] = []
 
     async def work(bench: Bench) -> None:
         backend: Any = bench.backend
         backend.follow_queue(lambda: demand({"add": 1}))
-        backend._workers[0][0].cut_off()  # none is idle
-        await until(lambda: children() - set(backend.pids))
+        busy = asyncio.ensure_future(bench.start("sleep", seconds=60.0))  # no worker is idle
+        async with asyncio.timeout(60.0):
+            while not backend._starting[0]:
+                await asyncio.sleep(0)
         started.extend(children())
+        busy.cancel()
+        if later_s:
+            await asyncio.sleep(later_s)
 
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children()} - of_other_tests

@@ -61,7 +61,12 @@ class WorkerProcess(asyncio.Protocol):
                 env={**os.environ, "PYTHONUNBUFFERED": "1", NODE_VARIABLE: node},
             )
         self.silence = Silence(self.pid, asyncio.get_running_loop().time())
-        self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
+        except asyncio.CancelledError:
+            await self._end()
+            raise
         self._transport.write(framed(setup))
 
     @property
@@ -108,8 +113,11 @@ class WorkerProcess(asyncio.Protocol):
 
     async def stop(self) -> None:
         """End the process."""
-        self._is_stopped = True
         self._transport.close()
+        await self._end()
+
+    async def _end(self) -> None:
+        self._is_stopped = True
         self._signal(signal.SIGKILL)
         await asyncio.to_thread(self._process.wait)
 
