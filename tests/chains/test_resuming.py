@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from support.run_journals import recorded
+from support.waiting import wait_until
 from trimtab.chains import Session, State, chain, run, stage
 from trimtab.chains.run_reports import summary
 from trimtab.clusters.in_process import InProcess
@@ -253,6 +254,8 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from trimtab.chains import chain, run, stage
+from trimtab.clusters.processes import Processes
+from trimtab.live.stage_backend import StageNode
 
 JOURNAL, LOG, GATE = sys.argv[1:] if __name__ == "__main__" else ("", "", "")
 
@@ -265,6 +268,7 @@ def begin(n: int) -> int:
 @stage
 def end(n: int) -> int:
     while not Path(GATE).exists():
+        Path(f"{GATE}-{n}").touch()
         time.sleep(0.02)
     return n + 1
 
@@ -273,7 +277,7 @@ def two(n: int):
     return end(begin(n))
 
 if __name__ == "__main__":
-    handle = run(two, range(4), on="processes", journal=JOURNAL)
+    handle = run(two, range(4), on=Processes([StageNode("one", slots=2)]), journal=JOURNAL)
     print(handle.id, flush=True)
     handle.wait()
 """
@@ -287,9 +291,8 @@ def test_a_run_of_a_killed_process_goes_on_in_another(tmp_path: Path) -> None:
     driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     run_id = driver.stdout.readline().strip()
-    while not log.exists() or len(log.read_text().splitlines()) < 2:
-        time.sleep(0.02)
-    time.sleep(0.3)  # until results are in the journal
+    journal = tmp_path / "journal"
+    wait_until(lambda: len(list(tmp_path.glob("gate-*"))) == 2 == len(recorded(journal, run_id).results))
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     driver.stdout.close()
@@ -309,7 +312,7 @@ def test_a_run_of_a_killed_process_goes_on_in_another(tmp_path: Path) -> None:
         return end(begin(n))
 
     with Session(two, on=one(), journal=tmp_path / "journal") as session:
-        deadline_s = time.monotonic() + 20.0
+        deadline_s = time.monotonic() + 60.0
         while True:  # until the killed process has been silent for so long that its runs are free
             try:
                 handle = session.resume(run_id)

@@ -36,6 +36,7 @@ def begin(n: int) -> int:
 @stage
 def end(n: int) -> int:
     while n > 1 and not (HERE / "gate").exists():
+        (HERE / f"waits-{n}").touch()
         time.sleep(0.02)
     return 10 * n
 
@@ -105,9 +106,9 @@ def is_alive(pid: str) -> bool:
 
 
 def interrupted(folder: Path, presses: int) -> str:
-    """Interrupt a run after its first two results: its id."""
+    """Interrupt a run after its first two results, while both workers wait in the next ones: its id."""
     terminal = Terminal(folder, "--input", str(folder / "inputs.jsonl"))
-    until(lambda: len(outputs(folder)) == 2)
+    until(lambda: len(outputs(folder)) == len(list(folder.glob("waits-*"))) == 2)
     for _ in range(presses):
         terminal.press_ctrl_c()
         time.sleep(0.01)
