@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -15,12 +17,12 @@ from support.gateway.plane import (
     answers,
     closed,
     gateway,
-    listening,
     ok,
     post,
     read_request,
     run,
 )
+from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.http.connection_context import Budget, Settings, Timeouts
 from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
@@ -57,11 +59,11 @@ def says(*pieces: bytes, wait_s: float = 0.0, reset: bool = False) -> Serve:
     return serve
 
 
-def dead_port() -> int:
-    sock = listening()
-    port: int = sock.getsockname()[1]
-    sock.close()
-    return port
+@pytest.fixture
+def dead_ports() -> Iterator[tuple[int, ...]]:
+    """Nobody listens there, nor will."""
+    with ExitStack() as held:
+        yield tuple(held.enter_context(reserved_port()) for _ in range(4))
 
 
 LOSSES = {
@@ -113,9 +115,9 @@ def test_a_replayable_request_is_tried_on_the_next_node(name: str) -> None:
     run(main())
 
 
-def test_a_node_that_cannot_be_reached_costs_nothing() -> None:
+def test_a_node_that_cannot_be_reached_costs_nothing(dead_ports: tuple[int, ...]) -> None:
     async def main() -> None:
-        async with gateway(ports=(dead_port(), dead_port(), dead_port(), dead_port())) as g:
+        async with gateway(ports=dead_ports) as g:
             answer = await g.raw(post())
             assert answer.startswith(b"HTTP/1.1 502")
             assert [entry for entry in g.dispatcher.log if entry[0] == "lost"] == [
@@ -127,14 +129,16 @@ def test_a_node_that_cannot_be_reached_costs_nothing() -> None:
     run(main())
 
 
-def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done() -> None:
+def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done(
+    dead_ports: tuple[int, ...],
+) -> None:
     async def main() -> None:
         cancel = b"/v1/responses/r1/cancel"
         for bad, status in ((says(b""), 502), (answers(BROKEN), 500), (answers(BUSY), 200)):
             async with gateway(bad, answers(ok(b"{}"))) as g:
                 answer = await g.raw(post(b"", path=cancel))
                 assert int(answer[9:12]) == status, answer
-        async with gateway(answers(ok(b"{}")), ports=(dead_port(),)) as g:
+        async with gateway(answers(ok(b"{}")), ports=dead_ports[:1]) as g:
             g.dispatcher.nodes.reverse()
             assert (await g.raw(post(b"", path=cancel))).startswith(b"HTTP/1.1 200")
 

@@ -1,11 +1,12 @@
 """Active checks against servers on real sockets."""
 
 import asyncio
-import socket
+from contextlib import ExitStack
 
 import pytest
 
 from support.gateway.node_world import Backend, fleet_of, spec
+from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.model import Health, Node
 from trimtab.gateway.nodes.fleet import Fleet
@@ -15,12 +16,6 @@ from trimtab.gateway.nodes.node_state import Hold
 QUICK = HealthCheckOptions(
     period_s=0.02, timeout_s=30, unhealthy_threshold=3, healthy_threshold=2, models_period_s=0.05
 )
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_a_node_that_fails_goes_down_and_comes_back() -> None:
@@ -64,9 +59,9 @@ def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
 
 
 def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
-    async def main() -> None:
+    async def main(port: int) -> None:
         backend = Backend()
-        backend.port = free_port()
+        backend.port = port
         fleet = fleet_of(1, url=backend.url)
         checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
         checker.start()
@@ -78,16 +73,17 @@ def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
             await checker.close()
         fleet.close()
 
-    asyncio.run(main())
+    with reserved_port() as port:
+        asyncio.run(main(port))
 
 
 def test_all_nodes_come_back_after_all_were_down() -> None:
-    async def main() -> None:
+    async def main(ports: list[int]) -> None:
         backends = [Backend() for _ in range(3)]
         fleet = fleet_of(0)
         for number, backend in enumerate(backends):
-            async with backend:  # takes a port and leaves it
-                fleet.add(spec(f"n{number}", url=backend.url))
+            backend.port = ports[number]
+            fleet.add(spec(f"n{number}", url=backend.url))
         checker = HealthChecker(fleet, QUICK)
         checker.start()
         await until(lambda: all(node.health is Health.DOWN for node in fleet.nodes))
@@ -96,7 +92,8 @@ def test_all_nodes_come_back_after_all_were_down() -> None:
             await checker.close()
         fleet.close()
 
-    asyncio.run(main())
+    with ExitStack() as held:
+        asyncio.run(main([held.enter_context(reserved_port()) for _ in range(3)]))
 
 
 def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
@@ -150,7 +147,8 @@ def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: b
             checker.start()
             await until(lambda: fleet.state(node).was_up)
             backend.is_silent = True
-            await until(lambda: len(asked) > 3)
+            before = len(asked)
+            await until(lambda: len(asked) > before + 3)
             assert fleet.gets_work(node) is is_excused
             backend.is_silent = False
             await checker.close()
