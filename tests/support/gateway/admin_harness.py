@@ -51,8 +51,8 @@ def admin_in_thread(control: FakeControl, period_s: float = 0.5) -> Iterator[Adm
     thread = threading.Thread(target=lambda: (loop.run_until_complete(live()), loop.close()))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield made[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)
