@@ -16,7 +16,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from support.prometheus import ask_until, free_port
+from support.ports import reserved_port
+from support.prometheus import ask_until
 from trimtab.chains import Session, StageContext, chain, run, stage
 from trimtab.chains.metrics_server import MetricsServer, exposition
 from trimtab.chains.run_metrics import STAGE_FAMILIES, StageMetrics
@@ -158,8 +159,10 @@ def test_a_taken_port_is_refused_and_the_page_served(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus")
 def test_a_real_prometheus_scrapes_a_session(tmp_path: Path) -> None:
-    port = free_port()
-    with Session(summed, on=InProcess([StageNode("one")]), metrics_port=0) as session:
+    with (
+        reserved_port() as port,
+        Session(summed, on=InProcess([StageNode("one")]), metrics_port=0) as session,
+    ):
         session.run(summed, [2, 2, 2]).wait()
         targets = [{"targets": [f"127.0.0.1:{session.metrics_port}"]}]
         scrape = {"job_name": "chains", "scrape_interval": "1s", "static_configs": targets}

@@ -17,6 +17,7 @@ import pytest
 
 from support.databases import only
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
+from support.ports import reserved_port
 
 REQUESTS_PER_S = 80
 CONNECTIONS = 4
@@ -134,16 +135,10 @@ async def _upgrade(first: ServedGateway, backend: CountingBackend) -> None:
     await _gets(backend, 50)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-async def _on_a_shared_port(folder: Path, store: str) -> None:
+async def _on_a_shared_port(folder: Path, store: str, port: int) -> None:
     async with CountingBackend() as backend:
         backend.service_s = 0.01
-        config = _config(folder, backend, store, listen=f"127.0.0.1:{_free_port()}", reuse_port=True)
+        config = _config(folder, backend, store, listen=f"127.0.0.1:{port}", reuse_port=True)
         async with (
             serving(_folder(folder, "old-1"), config) as first,
             serving(_folder(folder, "old-2"), config) as second,
@@ -162,7 +157,8 @@ async def _on_a_shared_port(folder: Path, store: str) -> None:
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="the system does not share ports")
 @only("postgresql")
 def test_replicas_on_a_shared_port_are_upgraded(tmp_path: Path, store_url: str) -> None:
-    asyncio.run(_on_a_shared_port(tmp_path, store_url))
+    with reserved_port() as port:
+        asyncio.run(_on_a_shared_port(tmp_path, store_url, port))
 
 
 class Balancer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -27,9 +26,3 @@ def ask_until(port: int, query: str) -> list[Any]:
         return []
 
     return wait_until(answer, timeout_s=120.0)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

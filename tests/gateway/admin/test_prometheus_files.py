@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from support.gateway.fake_control import FakeControl
-from support.prometheus import ask_until, free_port
+from support.ports import reserved_port
+from support.prometheus import ask_until
 from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
@@ -130,9 +131,9 @@ def write_config(folder: Path, target: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus")
 def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
-    control, port = FakeControl(4, lived_s=5), free_port()
+    control = FakeControl(4, lived_s=5)
 
-    async def main() -> tuple[list[Any], list[Any]]:
+    async def main(port: int) -> tuple[list[Any], list[Any]]:
         listening = socket.create_server(("127.0.0.1", 0))
         server = await serve_admin(AdminApp(control, AdminAuth([digest(KEY)])), listening)
         config = write_config(tmp_path, f"127.0.0.1:{server.port}")
@@ -156,7 +157,8 @@ def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
             await asyncio.to_thread(process.wait, 20)
             await server.close()
 
-    up, requests = asyncio.run(main())
+    with reserved_port() as port:
+        up, requests = asyncio.run(main(port))
     assert len(up) == 1
     refused = control.metrics_.store().tables["trimtab_refusals_total"].get(("rate_limit",), [0.0])[0]
     assert float(requests[0]["value"][1]) == control.serial - refused

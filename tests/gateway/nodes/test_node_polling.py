@@ -2,13 +2,13 @@
 
 import asyncio
 import shutil
-import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from support.gateway.node_world import Backend, fleet_of, run_virtual, spec
+from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, rates
@@ -214,10 +214,7 @@ def test_nodes_that_name_no_pages_are_not_polled() -> None:
     reason="Debian's prometheus-node-exporter is not installed",
 )
 def test_debians_node_exporter(tmp_path: Path) -> None:
-    async def main() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
+    async def main(port: int) -> None:
         process = await asyncio.create_subprocess_exec(
             "prometheus-node-exporter",
             f"--web.listen-address=127.0.0.1:{port}",
@@ -242,4 +239,5 @@ def test_debians_node_exporter(tmp_path: Path) -> None:
             process.terminate()
             await process.wait()
 
-    asyncio.run(main())
+    with reserved_port() as port:
+        asyncio.run(main(port))
