@@ -15,7 +15,7 @@ import trimtab
 from support.training_runs import jobs_of, random_jobs, run_of, scaling_table
 from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Workload
-from trimtab.errors import UsageError
+from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
 from trimtab.experiments.scenario.parts import Parts
 from trimtab.experiments.training.resolve_training import resolve_training
@@ -277,13 +277,18 @@ def test_unsorted_submissions_and_a_profile_of_one_point_are_fine(tmp_path: Path
         assert result.metrics["deadline_satisfied_frac"].mean == 1.0
 
 
-def test_jobs_wider_than_the_cluster_are_noted(tmp_path: Path) -> None:
+def test_jobs_wider_than_the_cluster_are_refused_or_left_out(tmp_path: Path) -> None:
     trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
     trace.write_text("job_id,submission_time,num_gpu,duration\na,0,64,100\nb,10,8,50\n")
     cluster.write_text(CLUSTER)
     scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
-    comparison = run_comparison(TRAINING_KIND, scenario, ["srtf"], jobs=1)
-    assert "1 jobs ask for more GPUs than there are, such as a" in comparison.notes()
+    with pytest.raises(TraceError, match=r"jobs\.csv.*job a is wider.*64.*at most 8") as refused:
+        build_training(scenario, 0)
+    assert (refused.value.field, refused.value.exit_code) == ("gpus", 2)
+    jobs = scenario.jobs.model_copy(update={"too_wide": "leave-out"})
+    inputs = build_training(scenario.model_copy(update={"jobs": jobs}), 0)
+    assert inputs.workload.job_ids == ("b",)
+    assert "1 jobs that ask for more than the 8 GPUs are left out, such as a" in inputs.notes
 
 
 def test_trimtab_compare_takes_training_scenarios_too() -> None:

@@ -35,4 +35,4 @@ def _with_trace(base: TrainingScenario, trace: Path | None, profiles: Path | Non
     if file is None:
         raise UsageError("generated jobs have no profiles", field="profiles", expected="--trace FILE too")
     changed: dict[str, Any] = {"file": file, "profiles": profiles or (None if old is None else old.profiles)}
-    return JobsSection(trace=JobTrace(**changed), declared_cv=base.jobs.declared_cv)
+    return base.jobs.model_copy(update={"generate": None, "trace": JobTrace(**changed), "load": None})

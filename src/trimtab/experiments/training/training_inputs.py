@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.pair_speeds import PairSpeeds
 from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Floats, Ints, Records, Workload, gpu_nodes
-from trimtab.errors import ScenarioError
+from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.training.generated_pairs import generated_pairs
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
@@ -66,7 +67,9 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
         made = ProfiledJobs(workload, TableJobs(table, rounding, pair_estimate=pairs))
     else:
         assert trace is not None
-        made = profiled_jobs(_recorded(trace), trace.profiles, scenario.rules, gpus_by_type(nodes, types))
+        jobs, notes = _fitting(_recorded(trace), int(nodes["gpus"].sum()), scenario.jobs.too_wide)
+        made = profiled_jobs(jobs, trace.profiles, scenario.rules, gpus_by_type(nodes, types))
+        made = replace(made, notes=(*notes, *made.notes))
     workload = _declared(made.workload, scenario.jobs.declared_cv, seed)
     workload = _kept(workload, scenario.jobs, seed)
     model = _with_pairs(made.model, scenario.jobs.pair_cv, seed)
@@ -117,6 +120,26 @@ def gpus_by_type(nodes: Records, types: tuple[str, ...]) -> dict[str, int]:
 def _recorded(trace: JobTrace) -> JobTable:
     jobs = read_jobs(trace.file)
     return jobs if trace.limit is None else replace(jobs, jobs=jobs.jobs.head(trace.limit))
+
+
+def _fitting(table: JobTable, gpus: int, too_wide: str) -> tuple[JobTable, tuple[str, ...]]:
+    """The jobs that the cluster could hold, and a note on others that are left out. Raises TraceError."""
+    wide = table.jobs.filter(pl.col("gpus") > gpus)
+    if not len(wide):
+        return table, ()
+    job_id, wanted = wide["job_id"][0], int(wide["gpus"][0])
+    if too_wide == "leave-out" and len(wide) < len(table.jobs):
+        note = f"{len(wide):,} jobs that ask for more than the {gpus:,} GPUs are left out, such as {job_id}"
+        return replace(table, jobs=table.jobs.filter(pl.col("gpus") <= gpus)), (note,)
+    others = f", as are {len(wide) - 1:,} other jobs" if len(wide) > 1 else ""
+    raise TraceError(
+        f"job {job_id} is wider than the cluster{others}",
+        file=str(table.path),
+        field="gpus",
+        value=wanted,
+        expected=f"at most {gpus}, the GPUs of the cluster; a scenario with jobs.too_wide: leave-out does "
+        "without such jobs",
+    )
 
 
 def _generated(name: str, generate: GenerateJobs, seed: int, gpus: int) -> tuple[Workload, ScalingTable]:

@@ -241,16 +241,13 @@ class Training:
         return job_table(records)
 
     def remarks(self, inputs: TrainingInputs, policy: AllocatorSpec, records: JobRecords) -> dict[str, Any]:
-        """How many deadlines could be met, and jobs wider than the cluster."""
+        """How many deadlines could be met, and notes on the inputs."""
         gpus = int(inputs.nodes["gpus"].sum())
-        wide = [i for i, g in enumerate(inputs.workload.gpus_requested) if g > gpus]
         return {
             "most_deadlines": 0
             if inputs.workload.services is not None
             else most_deadlines(inputs.workload, inputs.model, gpus),
             "n_jobs": len(inputs.workload),
-            "too_wide": tuple(inputs.workload.job_ids[i] for i in wide[:5]),
-            "n_too_wide": len(wide),
             "inputs": inputs.notes,
         }
 
@@ -280,9 +277,6 @@ class Training:
             if remark["most_deadlines"]:
                 share = f"{remark['most_deadlines']:,} of {remark['n_jobs']:,}"
                 notes.append(f"at most {share} jobs can meet their deadlines while none share GPUs")
-            if remark["n_too_wide"]:
-                ids = ", ".join(remark["too_wide"])
-                notes.append(f"{remark['n_too_wide']} jobs ask for more GPUs than there are, such as {ids}")
         if any(r.metrics["rejected_frac"].mean > 0 for r in results):
             notes.append("policies that reject jobs have completion times of the others only")
         return notes

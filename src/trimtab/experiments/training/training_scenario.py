@@ -131,6 +131,10 @@ class JobsSection(Spec):
     pinned_frac: Frac = Field(
         0.0, description="of the jobs, drawn, that no allocator may move either; a trace may name jobs too"
     )
+    too_wide: Literal["refuse", "leave-out"] = Field(
+        "refuse",
+        description="jobs of a file that ask for more GPUs than the cluster has: refused, or left out",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> JobsSection:
