@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from math import nan
+from pathlib import Path
 
 from bench.golden.cases import DATA, Golden
 from trimtab.training.job_records import JobRecords
@@ -36,15 +37,21 @@ PUBLISHED_8B = {
     "elasticflow": (0.788, 0.822, 0.631, 0.832, 0.607, 0.896),
 }
 CLUSTERS = {"01": 64, "02": 64, "04": 128, "05": 64, "06": 64, "08": 128}  # nodes of 8 A100
+A100 = DATA / "elasticflow_profiles" / "throughputs_A100"
 WITHIN = 0.05
 MISSED_8B = {
     ("edf", "08"),
     ("gandiva", "01"),
     ("tiresias", "05"),
+    ("tiresias", "08"),
     ("elasticflow", "01"),
     ("elasticflow", "05"),
     ("elasticflow", "06"),
-}  # the same code gives Fig 8(a) exactly; whether the artifact gives the published figures here is not known
+}
+MISSED_NOTE = (
+    "the same code gives Fig 8(a) exactly. The published figure is a constant in the artifact's plotting "
+    "script, not read from a log; whether its program gives that figure on the published trace is not known"
+)
 
 
 def run_8a(name: str, *, rules: Rules | None = None, allocator: str = "") -> JobRecords:
@@ -62,11 +69,9 @@ def run_8a(name: str, *, rules: Rules | None = None, allocator: str = "") -> Job
 def run_8b(name: str, cluster: str) -> JobRecords:
     spec, restart, work, limits = ARTIFACT[name]
     spec = spec.replace("search=exact", "search=lazy")  # 142 on Fig 8(a) too; exact takes hours
-    trace = DATA / "ms_itp_2021" / "elasticflow-traces" / f"cluster{cluster}.csv.gz"
-    profiles = DATA / "elasticflow_profiles" / "throughputs_A100"
     options = WorkloadOptions(work_from=work, limits=limits, gpu="A100")
     rules = Rules(restart=restart, finish_rounding="up", work=options)
-    return run_trace(spec, trace, profiles, [8] * CLUSTERS[cluster], rules)
+    return run_trace(spec, _cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], rules)
 
 
 def jobs_on_time(name: str) -> float:
@@ -93,6 +98,21 @@ def share_kept(allocator: str) -> float:
 
 def deadlines_met(name: str, cluster: str) -> float:
     return float(run_8b(name, cluster).on_time.mean())
+
+
+@cache
+def chronus_8b(cluster: str) -> JobRecords:
+    work = WorkloadOptions(work_from="duration", limits="measured", gpu="A100")
+    return run_trace("chronus", _cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], Rules(work=work))
+
+
+def chronus_met(cluster: str, only_admitted: bool) -> float:
+    run = chronus_8b(cluster)
+    return float((run.on_time & run.admitted if only_admitted else run.on_time).mean())
+
+
+def _cluster_trace(cluster: str) -> Path:
+    return DATA / "ms_itp_2021" / "elasticflow-traces" / f"cluster{cluster}.csv.gz"
 
 
 def goldens() -> list[Golden]:
@@ -156,9 +176,30 @@ def goldens() -> list[Golden]:
             partial(deadlines_met, name, cluster),
             WITHIN,
             is_fast=name == "edf" and cluster == "01",
+            note=MISSED_NOTE if (name, cluster) in MISSED_8B else "",
             is_missed=(name, cluster) in MISSED_8B,
         )
         for name, figures in PUBLISHED_8B.items()
         for cluster, published in zip(CLUSTERS, figures, strict=True)
     ]
-    return [*exact, beside, *others, *clusters]
+    leased = [
+        Golden(
+            FIG_8B,
+            "chronus, cluster 01",
+            0.474,
+            partial(chronus_met, "01", True),
+            WITHIN,
+            is_fast=False,
+            is_missed=True,
+            note="admitted and on time; Themis and the other clusters of Chronus are not computed",
+        ),
+        Golden(
+            FIG_8B,
+            "chronus, cluster 01, jobs that were not admitted too",
+            nan,
+            partial(chronus_met, "01", False),
+            is_fast=False,
+            note="they run in what is spare, and some end in time",
+        ),
+    ]
+    return [*exact, beside, *others, *clusters, *leased]
