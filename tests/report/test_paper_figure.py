@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,6 +13,7 @@ import pytest
 
 from support.synthetic import comparison
 from trimtab.errors import MissingExtra, UsageError
+from trimtab.metrics import Estimate
 from trimtab.report.paper_figure import plot
 from trimtab.report.text_tables import to_latex, to_markdown
 
@@ -33,6 +36,12 @@ def test_bars_and_whiskers_are_means_and_intervals_best_first(found) -> None:  #
     ends = [[x for x, _ in segment] for segment in whiskers.get_segments()]
     assert ends == [pytest.approx([e.mean - e.ci95, e.mean + e.ci95]) for e in estimates]
     assert axes.get_xlabel() == "completion mean (s)"
+    name = "completion_mean_s"
+    plain = [
+        replace(r, metrics={**r.metrics, name: Estimate(r.metrics[name].mean, None)}) for r in found.results
+    ]
+    (no_whiskers,) = plot(replace(found, results=plain), name).figure.axes[0].collections
+    assert all(math.isnan(x) for segment in no_whiskers.get_segments() for x, _ in segment)
 
 
 def test_lines_over_load_have_the_means_of_the_sweep_in_their_bands(found) -> None:  # type: ignore[no-untyped-def]

@@ -122,7 +122,7 @@ def title_of(metric: Metric) -> str:
 
 def with_unit(title: str, unit: str) -> str:
     """A heading: the title, and the unit in brackets if there is one."""
-    return f"{title} ({unit})" if unit else title
+    return f"{title} ({unit})" if unit not in ("", "1") else title
 
 
 def capital(text: str) -> str:

@@ -141,7 +141,7 @@ def _bars(comparison: Comparison, metric: Metric) -> PaperFigure:
         height=0.6,
         color=[own[result.policy].colour for result in ranked],
         alpha=0.6,
-        xerr=[style.factor * (e.ci95 or 0.0) for e in estimates],
+        xerr=[style.factor * e.ci95 if e.ci95 else math.nan for e in estimates],  # nan: no whisker
         error_kw={"ecolor": "#555555", "elinewidth": 1.0, "capsize": 2.5},
         tick_label=[result.policy for result in ranked],
     )

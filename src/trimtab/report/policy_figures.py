@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +99,11 @@ def load_lines(comparison: Comparison, metric: str) -> Figure:
         _add_estimates(figure, policy, ink, load, [point.metrics[metric] for point in points], unit)
     bound = _bound_on(comparison, metric)
     if bound is not None:
-        _add_bound_point(figure, 100.0 * comparison.offered_load, bound)
+        loads = [point.load for point in comparison.sweep]
+        is_left = comparison.offered_load <= min(loads, default=math.inf)
+        is_right = comparison.offered_load >= max(loads, default=-math.inf)
+        side = "middle right" if is_left else "middle left" if is_right else "bottom center"
+        _add_bound_point(figure, 100.0 * comparison.offered_load, bound, side)
     if unit == "s":
         means = [point.metrics[metric].mean for point in comparison.sweep]
         use_log_axis(figure.update_yaxes, np.array([*means, *([] if bound is None else [bound])]))
@@ -123,14 +128,14 @@ def _add_estimates(
     add_line(figure, policy, ink, x, mean, "%{y:.4~g} at load %{x:.4~g} %", mode="lines+markers")
 
 
-def _add_bound_point(figure: Figure, load: float, bound: float) -> None:
+def _add_bound_point(figure: Figure, load: float, bound: float, side: str) -> None:
     figure.add_scatter(
         x=[load],
         y=[bound],
         mode="markers+text",
         name="lower bound",
         text=["lower bound"],
-        textposition="bottom center",
+        textposition=side,
         marker={"symbol": "line-ew-open", "size": 26, "color": NEUTRAL, "line": {"width": 3}},
         hovertemplate="lower bound: %{y:.4~g} s<extra></extra>",
     )
