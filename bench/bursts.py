@@ -9,7 +9,6 @@ Recorded traces are read from ../shared/data beside the checkout; those that are
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import polars as pl
 
 from bench.bursts_page import page
 from bench.machine import machine, versions
+from bench.page_command import page_parser, saved_figures, write_page
 from bench.policies import rounded
 from bench.policy_cases import DATA
 from bench.results import write_whole
@@ -165,14 +165,12 @@ def run(*, anew: bool) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.bursts", description=__doc__.splitlines()[0])
+    parser = page_parser("bench.bursts", __doc__)
     parser.add_argument("--anew", action="store_true", help="measure everything, not only what is missing")
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
     arguments = parser.parse_args(given)
     if not arguments.docs:
         run(anew=arguments.anew)
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

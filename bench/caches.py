@@ -6,9 +6,7 @@ Requests come one at a time to one node; what they ask for is drawn by Zipf's la
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 
 from bench.caches_page import page
 from bench.machine import machine, versions
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from bench.work import slots
 from trimtab.domain.cluster import Cluster
@@ -171,15 +169,14 @@ def measure(seeds: int, uses: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", action="store_true")
+    parser = page_parser("bench.caches", __doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--uses", type=int, default=USES)
     given = parser.parse_args()
     if not given.docs:
         saved = {"machine": machine(), "versions": versions(), "rows": list(measure(given.seeds, given.uses))}
-        write_whole(RESULTS, json.dumps(saved, indent=1) + "\n")
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+        save_figures(RESULTS, saved)
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

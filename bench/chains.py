@@ -12,7 +12,6 @@ same services and estimates of a seed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 
 from bench.chains_page import LIST_SCHEDULERS, OURS, page
 from bench.machine import machine, versions
+from bench.page_command import page_parser, saved_figures, write_page
 from bench.results import write_whole
 from bench.startup import ROOT
 from bench.work import timed
@@ -150,12 +150,11 @@ def save(results: Mapping[str, Any]) -> None:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.chains", description=__doc__.splitlines()[0])
+    parser = page_parser("bench.chains", __doc__)
     parser.add_argument("--policies", type=lambda text: text.split(","), metavar="A,B", help="only these")
     parser.add_argument("--only", default="", metavar="TEXT", help="workflows whose name holds this")
     parser.add_argument("--missing", action="store_true", help="only workflows of which nothing is saved")
     parser.add_argument("--part", choices=("workflows", "multimodal"), help="only this part")
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
     arguments = parser.parse_args(given)
     results = saved()
     if not arguments.docs and arguments.part != "multimodal":
@@ -166,7 +165,7 @@ def main(given: Sequence[str] | None = None) -> None:
         policies = arguments.policies or (OURS, *LIST_SCHEDULERS, *SERVERS)
         measure_multimodal(results["multimodal"], policies, MULTIMODAL_SEEDS)
         save(results)
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

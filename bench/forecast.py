@@ -7,7 +7,6 @@ there are left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -22,7 +21,7 @@ import numpy as np
 from bench.forecast_page import FAR, MIXTURE, page
 from bench.forecast_series import DATA, FURTHER, SOURCES, Source
 from bench.machine import machine, versions
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from trimtab.forecast import Forecaster, errors_by_origin, rolling_accuracy
 from trimtab.forecast.queueing import ggc
@@ -162,17 +161,15 @@ PARTS = {"speed": speed, "stations": stations, "accuracy": accuracy, "further": 
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m bench.forecast", description=__doc__)
+    parser = page_parser("bench.forecast", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; by default all")
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
     options = parser.parse_args(given)
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if not options.docs:
         measure(options.parts or list(PARTS))
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 def measure(parts: Sequence[str]) -> None:
@@ -182,7 +179,7 @@ def measure(parts: Sequence[str]) -> None:
         results["machine"] = machine()
     results["versions"] = versions()
     results |= {part: list(PARTS[part]()) for part in parts}
-    write_whole(RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    save_figures(RESULTS, results)
 
 
 if __name__ == "__main__":

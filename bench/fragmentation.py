@@ -6,8 +6,6 @@ The nodes and pods of openb, read from ../shared/data beside the checkout. Saves
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import polars as pl
 from bench.allocator import MILLI, Kinds, Machines, Rule, place
 from bench.fragmentation_page import page
 from bench.machine import machine, versions
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from trimtab.policies.resource_aware.fragmentation_gradient import FragmentationGradient
 
@@ -103,16 +101,15 @@ def measure(folder: Path, pod_list: str, seeds: int) -> dict[str, list[list[floa
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", action="store_true")
+    parser = page_parser("bench.fragmentation", __doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     given = parser.parse_args()
     if not given.docs:
         lists = {name: measure(DATA, name, given.seeds) for name in LISTS}
         results: dict[str, Any] = {"machine": machine(), "versions": versions()}
         results |= {"at_percent": list(AT_PERCENT), "allocated_percent": lists}
-        write_whole(RESULTS, json.dumps(results, indent=1) + "\n")
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+        save_figures(RESULTS, results)
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

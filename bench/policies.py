@@ -17,10 +17,10 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bench.machine import machine, versions
+from bench.page_command import page_parser, saved_figures, write_page
 from bench.policies_page import page
 from bench.policy_cases import Case, cases
 from bench.results import write_whole
@@ -113,16 +113,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.policies", description=__doc__.splitlines()[0])
+    parser = page_parser("bench.policies", __doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name holds this, anew")
     parser.add_argument("--policies", type=lambda text: text.split(","), metavar="A,B", help="these, anew")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds (default {SEEDS})")
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
     arguments = parser.parse_args(given)
     if not arguments.docs:
         run(arguments)
-    write_whole(PAGE, page(json.loads(Path(RESULTS).read_text(encoding="utf-8"))))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ measured, where ../shared/data has them. Saves bench/shared-cluster.json; `--doc
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from bench.golden.cases import DATA
 from bench.machine import machine, versions
 from bench.page import markdown_table
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.kinds import load_any
@@ -164,8 +162,7 @@ def _cell(values: list[float], digits: int) -> str:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", action="store_true")
+    parser = page_parser("bench.shared_cluster", __doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     given = parser.parse_args()
     if not given.docs:
@@ -173,8 +170,8 @@ def main() -> None:
         results["muxflow_busier"] = measure_busier(given.seeds)
         if PAIRS.exists():
             results["muxflow_measured"] = measure_pairs(given.seeds)
-        write_whole(RESULTS, json.dumps(results, indent=1) + "\n")
-    write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
+        save_figures(RESULTS, results)
+    write_page(PAGE, page(saved_figures(RESULTS)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Published instances are read from ../shared/data/gap beside the checkout; withou
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import json
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import machine
+from bench.page_command import page_parser, write_page
 from bench.results import write_whole
 from bench.solver_instances import instance
 from bench.solvers_page import page
@@ -210,9 +210,8 @@ PARTS = {
 
 def main() -> int:
     """Measure, save, write the page."""
-    parser = argparse.ArgumentParser("python -m bench.solvers", description=__doc__)
+    parser = page_parser("bench.solvers", __doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; all by default")
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
     arguments = parser.parse_args()
     saved = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"parts": {}}
     if not arguments.docs:
@@ -225,8 +224,7 @@ def main() -> int:
             saved["parts"][part] = {"measured": time.strftime("%Y-%m-%d %H:%M"), "machine": on, "rows": rows}
             text = json.dumps(saved, indent=1, ensure_ascii=False, allow_nan=False)
             write_whole(RESULTS, text + "\n")  # what is done is kept
-    write_whole(PAGE, page(saved))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    write_page(PAGE, page(saved))
     return 0
 
 

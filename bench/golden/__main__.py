@@ -6,7 +6,6 @@ those whose study or name contains it, `--docs` only writes the page.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from math import isnan
@@ -16,7 +15,7 @@ from bench.golden.cases import Golden
 from bench.golden.conic import is_installed
 from bench.golden.page import page
 from bench.golden.registry import all_goldens
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, write_page
 from bench.startup import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "golden.json", ROOT / "docs" / "benchmarks" / "golden.md"
@@ -41,9 +40,8 @@ def read() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = page_parser("bench.golden", __doc__)
     parser.add_argument("--only", default="")
-    parser.add_argument("--docs", action="store_true")
     options = parser.parse_args()
     for golden in [] if options.docs else all_goldens():
         if options.only in key(golden) and golden.extra and not is_installed():
@@ -52,8 +50,8 @@ def main() -> None:
             found = measured(golden)
             saved = read() | {key(golden): found}  # read anew: several may run side by side
             print(f"{key(golden)}: {found['figure']:g}, published {found['published']}", flush=True)
-            write_whole(RESULTS, json.dumps(saved, indent=1) + "\n")
-    write_whole(PAGE, page(all_goldens(), read()))
+            save_figures(RESULTS, saved)
+    write_page(PAGE, page(all_goldens(), read()))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -18,7 +16,7 @@ from bench.live.page import page
 from bench.live.summary import difference_s, figures, replay_error_frac
 from bench.live.traffic import LOAD, TRACE, Segment, counted_since_s, overhead_s, predicted_s, segment
 from bench.machine import machine
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from trimtab.gateway.policy_compilation import compile_here
 from trimtab.policies.hybrid.auto import Auto
@@ -81,8 +79,7 @@ def measure(n_segments: int, requests: int, step: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, save, write the page."""
-    parser = argparse.ArgumentParser("python -m bench.live", description=__doc__)
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
+    parser = page_parser("bench.live", __doc__)
     parser.add_argument("--segments", type=int, default=SEGMENTS)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of each segment")
     parser.add_argument("--step", action="store_true", help="wait for a line of input before each segment")
@@ -92,10 +89,9 @@ def main() -> int:
         if not TRACE.exists():
             parser.error(f"{TRACE} is not there")
         saved = measure(arguments.segments, arguments.requests, arguments.step)
-        write_whole(arguments.out, json.dumps(saved, indent=1, ensure_ascii=False) + "\n")
+        save_figures(arguments.out, saved)
     if arguments.out == RESULTS:
-        write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
-        print(f"wrote {PAGE.relative_to(ROOT)}")
+        write_page(PAGE, page(saved_figures(RESULTS)))
     return 0
 
 

@@ -6,9 +6,7 @@ requests at the same time.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -21,7 +19,7 @@ from bench.live.signals_page import page
 from bench.live.summary import difference_s, figures, replay_error_frac
 from bench.live.traffic import counted_since_s
 from bench.machine import machine
-from bench.results import write_whole
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
 from trimtab.gateway.policy_compilation import compile_here
 
@@ -62,8 +60,7 @@ def measure(first: int, requests: int, policies: tuple[str, ...], keep: Path | N
 
 def main() -> int:
     """Measure, save, write the page."""
-    parser = argparse.ArgumentParser("python -m bench.live.signals", description=__doc__)
-    parser.add_argument("--docs", action="store_true", help="only write the page from what is saved")
+    parser = page_parser("bench.live.signals", __doc__)
     parser.add_argument("--first", type=int, default=FIRST_REQUESTS, help="requests that are in no figure")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--policy", action="append", help="beside the baseline; default: all of the page")
@@ -73,10 +70,9 @@ def main() -> int:
     if not arguments.docs:
         policies = (BASELINE, *arguments.policy) if arguments.policy else POLICIES
         saved = measure(arguments.first, arguments.requests, policies, arguments.keep)
-        write_whole(arguments.out, json.dumps(saved, indent=1, ensure_ascii=False) + "\n")
+        save_figures(arguments.out, saved)
     if arguments.out == RESULTS:
-        write_whole(PAGE, page(json.loads(RESULTS.read_text(encoding="utf-8"))))
-        print(f"wrote {PAGE.relative_to(ROOT)}")
+        write_page(PAGE, page(saved_figures(RESULTS)))
     return 0
 
 

@@ -8,11 +8,11 @@ bench/training.json is not measured again unless `--anew`. `--only TEXT` takes c
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from typing import Any
 
+from bench.page_command import page_parser, save_figures, write_page
 from bench.results import write_whole
 from bench.startup import ROOT
 from bench.training import generated, published
@@ -32,7 +32,7 @@ def read() -> dict[str, Any]:
 def save(case: Case, spec: str, seed: int, found: dict[str, float]) -> None:
     saved = read()  # anew: several may run side by side
     saved.setdefault(case.name, {}).setdefault(spec, {})[str(seed)] = found
-    write_whole(RESULTS, json.dumps(saved, indent=1) + "\n")
+    save_figures(RESULTS, saved)
 
 
 def measure(case: Case, specs: list[str], *, anew: bool, only_policy: str) -> None:
@@ -59,7 +59,7 @@ def add_bounds(cases: list[Case]) -> None:
             for metric in case.metrics if case.bound is not None else ():
                 if f"bound_{metric}" not in found and case.bound is not None:
                     found[f"bound_{metric}"] = case.bound(metric, int(seed))
-    write_whole(RESULTS, json.dumps(saved, indent=1) + "\n")
+    save_figures(RESULTS, saved)
 
 
 def varied() -> list[str]:
@@ -67,14 +67,13 @@ def varied() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = page_parser("bench.training", __doc__)
     parser.add_argument("--generated", action="store_true")
     parser.add_argument("--varied", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--policy", default="")
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--rounds", action="store_true")
-    parser.add_argument("--docs", action="store_true")
     options = parser.parse_args()
     if options.rounds:
         write_whole(RESULTS, json.dumps(read() | {ROUND_TIME: round_times()}, indent=1) + "\n")
@@ -84,7 +83,7 @@ def main() -> None:
             specs = varied() if options.varied else [OURS, *case.rivals, *case.oracles]
             measure(case, specs, anew=options.anew, only_policy=options.policy)
     add_bounds([*generated.cases(), *published.cases()])
-    write_whole(PAGE, page(generated.cases(), published.cases(), read()))
+    write_page(PAGE, page(generated.cases(), published.cases(), read()))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,6 @@ def test_a_part_is_measured_anew_and_the_others_stay(
     before = saved()
     results = tmp_path / "forecast.json"
     results.write_text(json.dumps(before), encoding="utf-8")
-    monkeypatch.setattr(forecast, "ROOT", tmp_path)
     monkeypatch.setattr(forecast, "RESULTS", results)
     monkeypatch.setattr(forecast, "PAGE", tmp_path / "forecast.md")
     monkeypatch.setitem(forecast.PARTS, "stations", lambda: before["stations"][:1])

@@ -1,1 +1,1 @@
-"""What is scheduled, on what, and what was decided: pure data, and the contract of a policy."""
+"""The subjects of scheduling, the places, and the decisions: pure data, and the contract of a policy."""

@@ -46,7 +46,7 @@ class Speed(Protocol):
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """What it can tell."""
+        """The needs of allocators that it meets."""
 
     def goodput(self, jobs: Records, configs: Records) -> Floats:
         """Work per second of job i with configuration i; 0 = it can't run so. Shapes broadcast."""
@@ -60,7 +60,7 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """What is known of a job's epochs. A regime is a batch with which it may train."""
+    """The known epochs of a job. A regime is a batch with which it may train."""
 
     total: int
     done: int  # whole epochs
@@ -79,7 +79,7 @@ class EpochSpeed(Speed, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What an allocator decides. Rows are those of the JOBS records.
+    """The decision of an allocator. Rows are those of the JOBS records.
 
     Either `gpus` says how many GPUs of each node every job has, or `counts` how many of each type; then the
     run's placement rule finds nodes. A row of zeros means that the job waits.

@@ -102,7 +102,7 @@ class Chains:
     work: NDArray[np.void]  # STAGE_WORK [rows]
     truth: NDArray[np.void]  # TRUTH [rows]
     output_gib: NDArray[np.float64]  # [rows], true size of the output
-    is_skipped: NDArray[np.bool_]  # [rows], known to nobody before the row is ready
+    is_skipped: NDArray[np.bool_]  # [rows], hidden from policies before the row is ready
     expected_s: NDArray[np.float64] | None = None  # [stages of all runs] declared service; None = of the rows
     expected_gib: NDArray[np.float64] | None = None  # [stages of all runs] declared outputs; None = likewise
     content_idx: NDArray[np.int32] | None = None  # [rows]; equal = the same result again; -1 = none

@@ -54,7 +54,7 @@ HOLD: Final = Hold.HOLD  # what `choose` returns to hold a request in the centra
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """What `choose` returns to reject a request; `reject` makes it."""
+    """The return value of `choose` that rejects a request; `reject` makes it."""
 
     reason: int
 

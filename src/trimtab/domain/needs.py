@@ -1,4 +1,4 @@
-"""What policies need, and what hosts provide.
+"""Needs of policies, and their provision by hosts.
 
 A policy declares its needs as one set. A host provides some of them always, and others where they are
 configured. A policy with an unmet need is refused, unless it says what it does without.
@@ -132,7 +132,7 @@ class Host:
     provides: Mapping[Need, str]  # how to configure it; "" = always provided
 
     def remedy(self, need: Need) -> str:
-        """What to do about a need that is not met."""
+        """The remedy for an unmet need."""
         if need not in self.provides:
             return f"another host: a {self.name} never provides it"
         return self.provides[need]

@@ -103,7 +103,7 @@ class Policy:
         return own.union(*(candidate.all_needs for candidate in self.candidates))
 
     def without(self, need: Need) -> str | None:
-        """What it does without a need; None = it can't do without. Candidates speak for a composite."""
+        """The effect of an unmet need; None = it can't do without. Candidates speak for a composite."""
         if need in self.degrades:
             return self.degrades[need]
         concerned = [c.without(need) for c in self.candidates if need in c.all_needs]

@@ -46,7 +46,7 @@ JOBS = np.dtype(
     ],
     align=True,
 )
-"""What an allocator sees of an active job: submitted, neither finished nor rejected."""
+"""The state of an active job for an allocator: submitted, neither finished nor rejected."""
 
 NODES = np.dtype(
     [
@@ -57,7 +57,7 @@ NODES = np.dtype(
     ],
     align=True,
 )
-"""What an allocator sees of a node."""
+"""The state of a node for an allocator."""
 
 CONFIGS = np.dtype(
     [

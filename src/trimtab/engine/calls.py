@@ -34,7 +34,7 @@ from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError
 
-INTERPRET_UP_TO = 10_000  # requests of one process: on a cold cache 2 s, and compiling takes longer
+INTERPRET_UP_TO = 10_000  # requests of one process: on a cold cache faster than compiling
 
 
 _NUMBERS = types.Array(types.float64, 1, "C")

@@ -185,7 +185,7 @@ def _stage_rows(
 def _declared(
     chains: Chains, expected: NDArray[np.float64] | None, of_rows: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What is declared of each stage of all runs; without that, the sum over its rows."""
+    """The declared work of each stage of all runs; without that, the sum over its rows."""
     if expected is not None:
         return expected
     stage = np.repeat(np.arange(len(chains.counts)), chains.counts)

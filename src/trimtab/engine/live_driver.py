@@ -230,7 +230,7 @@ class LiveDriver:
         self._virtual_counters[tenant_idx] += amount
 
     def view(self) -> View:
-        """What the policy sees now."""
+        """The policy's present view."""
         return self._driver.view()
 
     def history(self) -> History:

@@ -34,7 +34,7 @@ class EnteredRun(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """What all runs of a template share."""
+    """The common part of all runs of a template."""
 
     first: int  # of its stages, in `Templates.stages`
     size: int

@@ -94,7 +94,7 @@ def _counter_kind(orders: tuple[Policy, ...]) -> int:
 
 
 def _lane_by(decider: Decider) -> int:
-    """What the order divides lanes by. All candidates of a composite must agree, since queues stay."""
+    """The key that divides lanes. All candidates of a composite must agree, since queues stay."""
     kinds = {order.lane_by for order in members(decider.order)}
     if len(kinds) > 1:
         raise PolicyError(
@@ -176,9 +176,9 @@ def in_steps(amounts: np.ndarray) -> np.ndarray:
 
 
 def _pooled(cluster: Cluster, capacity: np.ndarray) -> np.ndarray:
-    """What all nodes have of each resource, and their slots, [resources + 1].
+    """The total of each resource over all nodes, and of their slots, [resources + 1].
 
-    A resource that no node has counts as 1, so that nobody's share of it is undefined.
+    A resource that no node has counts as 1, so that no share of it is undefined.
     """
     total = np.append(capacity.sum(axis=0), float(cluster.slots.sum()))
     return np.where(total > 0.0, total, 1.0)

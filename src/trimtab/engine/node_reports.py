@@ -1,4 +1,4 @@
-"""What a live host learns of its nodes from outside, written into the state of a run between two events.
+"""Outside events of a live host's nodes, written into the state of a run between two events of the loop.
 
 Only the arrays that policies see change: use and demand of resources, round trips, links.
 """
@@ -43,7 +43,7 @@ class NodeReports:
     def set_used(self, used: np.ndarray, reported_s: np.ndarray, now_s: float) -> None:
         """Set what is in use on each node [nodes, resources], by requests that run here and by others.
 
-        `reported_s` [nodes]: when the part of others was reported; inf = nobody reports it.
+        `reported_s` [nodes]: when the part of others was reported; inf = never.
         """
         state, used = self._state, in_steps(used)
         state.use_reported_s[...] = reported_s
@@ -80,7 +80,7 @@ class NodeReports:
         self._note_changes(np.flatnonzero(state.nodes["type_idx"] == type_idx), now_s)
 
     def note_residents(self, node_idx: int, now_s: float) -> None:
-        """What `resident` says that the node holds has changed."""
+        """Note a change of the items that `resident` says the node holds."""
         self._state.resident_changes[node_idx] += 1
         self._note_changes(np.array([node_idx]), now_s)
 

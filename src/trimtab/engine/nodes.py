@@ -1,4 +1,4 @@
-"""What happens at a node: accepting, queueing, taking a slot, finishing, failing, slowing down."""
+"""The mechanics of a node: accepting, queueing, taking a slot, finishing, failing, slowing down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator provides to policies: what a scenario has, and what the loop itself does."""
+"""The needs of policies that the simulator meets: by the scenario, and by the loop itself."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
 def degraded(
     decider: Decider, cluster: Cluster, requests: Requests, options: Options, host: Host = SIMULATOR
 ) -> tuple[Degraded, ...]:
-    """What a policy does without on these inputs. Raises UsageError for a need that it can't do without."""
+    """The effects of unmet needs of a policy. Raises UsageError for a need that it can't do without."""
     return decider.degraded(host, provided_by(cluster, requests, options))

@@ -221,7 +221,7 @@ class _ReusableRun:
         faults["node_idx"] = j
 
     def _used_by_others(self, view: View) -> NDArray[np.float64]:
-        """What nodes report as used, less what the requests take that start there, [nodes, resources]."""
+        """Reported use of nodes without that of the requests that start there, [nodes, resources]."""
         own, n = np.zeros(view.used.shape), self._n_placed
         np.add.at(own, self._rows["node_idx"][:n], view.demand[self.state.work["class_idx"][:n]])
         return in_steps(np.maximum(view.used - own, 0.0))

@@ -22,7 +22,7 @@ _pack_group, _pack_stage = record_struct(GROUP).pack_into, record_struct(STAGE).
 
 
 class RunSpec(NamedTuple):
-    """What a host knows of a run."""
+    """A run, as its host describes it."""
 
     tenant_idx: int = 0
     priority: int = 0
@@ -32,7 +32,7 @@ class RunSpec(NamedTuple):
 
 
 class StageNeeds(NamedTuple):
-    """What a host knows of a stage in a run: the number of instances, and the needs of each."""
+    """A stage of a run, as its host describes it: the number of instances, and the needs of each."""
 
     class_idx: int
     instances: int = 1  # known so far; `LiveRuns.expand` corrects it

@@ -28,7 +28,7 @@ def lift_virtual_counter(s: State, t: int) -> None:
 
 @helper(inline=True)
 def counter_of(s: State, t: int) -> float:
-    """What an order reads as the virtual counter of tenant t."""
+    """The virtual counter of tenant t, as an order reads it."""
     if s.config.virtual_counters[0] != SHARES_HELD:
         return float(s.virtual_counters[t])
     requests, classes, slots = 0, s.demand.shape[0], len(s.pooled) - 1

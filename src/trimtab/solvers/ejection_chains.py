@@ -1,7 +1,7 @@
 """Ejection chains: sequences of tasks that displace each other, applied while they gain.
 
 Idea: task j1 takes the place of j2, which takes the place of j3, …; the last one takes the place of j1 (a
-cycle) or goes where it displaces nobody (a path). The change in cost plus weighted overload of a chain is the
+cycle) or goes where it displaces none (a path). The change in cost plus weighted overload of a chain is the
 sum of its links' changes, since no node is in it twice, so the best chains are found like shortest paths:
 layer by layer, of every task the best chain that displaced it last. A chain that gains has a start from which
 all its beginnings gain, so that only those are followed.

@@ -57,7 +57,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was found."""
+    """The choice of an option for each item."""
 
     option: Ints  # [items]; -1 = none
     cost: float
@@ -110,7 +110,7 @@ def choose(problem: Choices, gap_frac: float = 0.0, widths: tuple[int, ...] = WI
 
 
 def _least_gain(step: float) -> float:
-    """What a better solution saves at least."""
+    """The least saving of a better solution."""
     return step - _EPS if step > 0 else _EPS
 
 

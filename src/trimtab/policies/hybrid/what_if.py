@@ -48,7 +48,7 @@ class WhatIf(Policy):
     When it wins / loses
         Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
         and loses to the best fixed policy until there is evidence for a change. Rollouts have the planned
-        outages of the calendar; of failures that nobody planned only `outage-aware` has rates.
+        outages of the calendar; of unplanned failures only `outage-aware` has rates.
     Deviations from the source
         Dispatch of single requests instead of provisioning and allocation of jobs; all candidates are
         simulated; the simulated work is the recent past, not the waiting work; a paired test.

@@ -54,7 +54,7 @@ N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
 @helper(inline=True)
 def _cost_of(view: View, work: Any, t: int, load_s: float, transfer_s: float, q: float, weights: Any) -> Cost:
-    """What a node of type t, with so much to load and to transfer, adds to the wait."""
+    """The addition to the wait of a node of type t, with so much to load and to transfer."""
     service_s, extra_s, price_s = estimate_s(view, work, t), 0.0, 0.0
     own_s = load_s + service_s
     if q > 0.0:  # the same for all nodes, and mostly not so
@@ -75,7 +75,7 @@ def _cost_s(view: View, work: Any, j: int, wait_s: float, q: float, weights: Any
 
 @helper(inline=True)
 def _cost_of_kind(view: View, memory: Memory, work: Any, g: int, kind: int, q: float, weights: Any) -> Cost:
-    """What nodes of a group and kind add to the wait."""
+    """The addition to the wait of nodes of a group and kind."""
     t = type_of_group(memory, g)
     return _cost_of(view, work, t, load_of_kind_s(view, work, t, kind), 0.0, q, weights)
 

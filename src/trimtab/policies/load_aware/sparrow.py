@@ -105,7 +105,7 @@ class Sparrow(Policy):
     Idea
         Batch sampling: a job of m tasks places d·m reservations at different nodes. Late binding: a node that
         gets a slot free takes its oldest reservation and asks for a task of that job; it gets one if any is
-        left, else it turns to its next reservation. So nobody predicts waits, and each task starts at the
+        left, else it turns to its next reservation. So no wait is predicted, and each task starts at the
         first of its nodes that is free. A job is a request or a stage, its tasks are the parts or instances.
         Work is held until a node takes it. Reservations wait in order of arrival, so the held requests in
         their order tell which one each node takes next: the first that has a reservation there.

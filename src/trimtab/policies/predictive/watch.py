@@ -1,4 +1,4 @@
-"""What a planner has seen of nodes from plan to plan: failures and time in service, kept in `plan.params`.
+"""A planner's history of nodes from plan to plan: failures and time in service, kept in `plan.params`.
 
 A node that was up at the last plan and is down now has failed, unless an outage was planned for it. A failure
 that is repaired between two plans is not seen.

@@ -79,7 +79,7 @@ def fragments(demand: Any, fixed_s: Any, type_idx: int, n_devices: int, memory: 
 
 @helper
 def steepness(growth: float, step: float, left_over: float) -> float:
-    """What the choice is by: growth of fragments in whole steps, rounded up, then what would be left over."""
+    """The score of a node: growth of fragments in whole steps, rounded up, then the room left over."""
     return np.ceil(growth / step - _EXACT) + _TIE * left_over
 
 
@@ -101,7 +101,7 @@ def _growth(view: View, work: Any, j: int, memory: Memory) -> float:
 
 @helper
 def _score(view: View, work: Any, j: int, memory: Memory) -> float:
-    """What the choice is by on node j, whether it is up or not; inf where the work does not fit now."""
+    """The score of node j, whether it is up or not; inf where the work does not fit now."""
     if not has_room(view, work, j):
         return np.inf
     left_over = room_left(view, work, j, memory.params)

@@ -20,7 +20,7 @@ WITHOUT_DELIVERY: Final[Mapping[Need, str]] = {
     Need.ZONES: NO_ROUND_TRIPS,
     Need.LINKS: NO_LINKS,
 }
-"""What `delivered_completion_s` needs, and what it does without."""
+"""The needs of `delivered_completion_s`, and the effects where they are not met."""
 
 
 @helper(inline=True)

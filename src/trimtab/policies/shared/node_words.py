@@ -226,7 +226,7 @@ def _take_items(view: View, memory: Memory, j: int, word: int, bit: int) -> None
 
 @helper(inline=True)
 def left_s(view: View, j: int) -> float:
-    """What is left of node j's backlog; negative where it should be over."""
+    """The rest of node j's backlog; negative where it should be over."""
     nodes = view.nodes
     return float(nodes.backlog_s[j] - nodes.running[j] * (view.context.now_s - nodes.anchor_s[j]))
 

@@ -127,7 +127,7 @@ def simulated(
     Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
     twice as many arrivals as that are simulated, up to `MOST_WINDOWS`, so that some tell a difference.
     Only the second half counts: what the others have placed, and the models they have loaded, stand in the
-    first half in the way of whoever takes over. None where nothing can be simulated, or too little has come
+    first half in the way of the next candidate. None where nothing can be simulated, or too little has come
     since the last time.
     """
     view, history, _ = told
@@ -173,7 +173,7 @@ def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void]
 
 
 def costs(completion_s: Floats, objective: str, reference: int) -> Floats:
-    """What each request costs, [variants, requests]: means of these are the objective.
+    """The cost of each request, [variants, requests]: means of these are the objective.
 
     For p99 that is the mean of the longest, as the least over q of q + mean(max(0, completion - q)) / share
     (Rockafellar, Uryasev: "Optimization of conditional value-at-risk", Journal of Risk 2(3), 2000), with the
@@ -202,7 +202,7 @@ def is_better(challenger: Floats, holder: Floats, hysteresis_frac: float) -> boo
 
 
 def evidence_of(plan: Plan, objective: str) -> Evidence | None:
-    """What rollouts have told whoever made this plan; None before the first."""
+    """The findings of rollouts when this plan was made; None before the first."""
     told = Notes.read(plan.params).told
     return Evidence(objective, *told) if told.size else None
 

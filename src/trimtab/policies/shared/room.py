@@ -1,4 +1,4 @@
-"""What would be left on a node with the work on it: the sum over its resources, models' memory among them."""
+"""The room left on a node with the work on it: the sum over its resources, models' memory among them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def wait_index(cluster: Cluster, *, with_full: bool = False) -> Memory:
 
 
 class Cost(NamedTuple):
-    """What a score adds to the wait, of one group and kind; and the longest wait that counts."""
+    """The addition of a score to the wait, of one group and kind; and the longest wait that counts."""
 
     own_s: Any
     transfer_s: Any

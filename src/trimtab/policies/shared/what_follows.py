@@ -1,4 +1,4 @@
-"""What comes after a stage in its run, as seen from a node that the stage could run on.
+"""The stages after this one in its run, as seen from a node that it could run on.
 
 Memory: the number of nodes of each type, in `memory.floats` behind the notes of nodes.
 """
@@ -16,7 +16,7 @@ from trimtab.policies.shared.selection import notes_room
 
 
 class Outlook(NamedTuple):
-    """What follows a stage, in estimated seconds on the critical path of its run."""
+    """The rest of a run after a stage, in estimated seconds on its critical path."""
 
     after_s: Any  # mean over nodes; 0 = nothing follows
     usual_s: Any  # of one unit of the successor's class: mean over nodes
@@ -36,7 +36,7 @@ def _one_unit_s(view: View, class_idx: int, type_idx: int) -> float:
 
 @helper
 def outlook(view: View, work: Any, floats: Any) -> Outlook:
-    """What follows this stage."""
+    """The rest of the run after this stage."""
     c = work.next_class_idx
     if c < 0:
         return Outlook(0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""What policies do without a need, in the sentences that several of them share."""
+"""Effects of unmet needs, in the sentences that several policies share."""
 
 from __future__ import annotations
 
