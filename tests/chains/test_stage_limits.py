@@ -50,11 +50,22 @@ def test_a_stage_runs_so_often_at_a_time_as_it_says_and_no_slot_waits_for_it() -
     assert AT_ONCE == [0, 2]
 
 
+def anybody(_: str) -> bool:
+    return True
+
+
 def test_attempts_start_no_more_often_than_the_rate_allows() -> None:
     limit: StageLimit[str] = StageLimit(0, 10.0)
-    assert [limit.begin(name, 5.0) for name in "abc"] == [5.0, 5.1, pytest.approx(5.2)]
-    assert limit.begin("b", 5.1) == 5.1  # its time has come
-    assert limit.begin("d", 9.0) == 9.0
+    assert [limit.begin(name, 5.0) for name in "abc"] == [True, False, False]
+    assert list(limit.turns(anybody)) == [("b", pytest.approx(5.1))]  # one after the other
+    assert not limit.begin("d", 5.15)  # it is the turn of another
+    assert limit.begin("b", 5.15)  # late
+    assert list(limit.turns(anybody)) == [("c", pytest.approx(5.2))]
+    assert limit.begin("c", 5.25)
+    assert list(limit.turns(anybody)) == [("d", pytest.approx(5.3))]
+    assert limit.begin("d", 9.0)  # so late that what is missed is missed
+    assert not limit.begin("e", 9.05)
+    assert list(limit.turns(anybody)) == [("e", pytest.approx(9.1))]
 
 
 class Input(SimpleNamespace):
@@ -71,7 +82,7 @@ class Host(SimpleNamespace):
 
     def __init__(self, limited: Any) -> None:
         plan = planned(limited)
-        runs = SimpleNamespace(lose=lambda *_: None, offer=lambda row, _: self.offered.append(row))
+        runs = SimpleNamespace(lose=lambda *_: None, offer=lambda *turn: self.offered.append(turn))
         super().__init__(
             steps=plan.steps,
             loop=SimpleNamespace(runs=runs),
@@ -80,7 +91,7 @@ class Host(SimpleNamespace):
             over=set(),
             at_s=0.0,
         )
-        run, progress = SimpleNamespace(plan=plan), SimpleNamespace(instances=lambda _: [ONLY])
+        run, progress = SimpleNamespace(plan=plan), SimpleNamespace(instances=lambda _: INSTANCES)
         self.inputs: Any = [Input(run=run, number=number, progress=progress) for number in range(3)]
 
     def now_s(self) -> float:
@@ -91,40 +102,43 @@ class Host(SimpleNamespace):
 
 
 ONLY = Instance(0, 0)
+INSTANCES = [Instance(0, k) for k in range(3)]
 
 
-def test_a_turn_that_a_cancelled_run_had_goes_to_the_next() -> None:
-    """`b` is told that it may begin when `a` ends, and is cancelled before the loop starts it."""
+def test_turns_that_a_cancelled_run_had_go_to_the_next_ones() -> None:
+    """`a` is told twice that an instance of it may begin, and is cancelled before the loop starts them."""
 
     @chain
     def limited(n: int) -> Any:
-        return narrow.options(concurrency=1)(n)
+        return narrow.options(concurrency=2)(n)
 
     host: Any = Host(limited)
     limits, (a, b, c) = LimitedStages(host), host.inputs
-    assert [limits.holds_back(item, ONLY) for item in (a, b, c)] == [False, True, True]
+    assert [limits.holds_back(b, at) for at in INSTANCES[:2]] == [False, False]
+    assert [limits.holds_back(a, at) for at in INSTANCES[:2]] == [True, True]
+    assert [limits.holds_back(c, at) for at in INSTANCES] == [True, True, True]
     limits.end(host.steps[0])
-    assert host.offered == [1]
-    host.over.add(1)
-    limits.end_run(b)
-    assert host.offered == [1, 2]
-    assert not limits.holds_back(c, ONLY)
+    limits.end(host.steps[0])
+    assert host.offered == [(0, 0.0)] * 2
+    host.over.add(0)
+    limits.end_run(a)
+    assert host.offered[2:] == [(2, 0.0)] * 2
+    assert [limits.holds_back(c, at) for at in INSTANCES] == [False, False, True]
 
 
-def test_the_time_at_which_a_cancelled_run_would_have_begun_is_forgotten() -> None:
-    """Else it would be kept as long as the session is open."""
-
+def test_the_time_at_which_a_cancelled_run_would_have_begun_goes_to_the_next() -> None:
     @chain
     def limited(n: int) -> Any:
         return narrow.options(concurrency=0, rate_per_s=1.0)(n)
 
     host: Any = Host(limited)
     limits, (a, b, c) = LimitedStages(host), host.inputs
-    assert [limits.holds_back(item, ONLY) for item in (a, b, c)] == [False, True, True]  # at 0, 1 and 2 s
+    assert [limits.holds_back(item, ONLY) for item in (a, b, c)] == [False, True, True]
+    assert host.offered == [(1, 1.0)]
     host.over.add(1)
     limits.end_run(b)
-    host.at_s = 2.0
-    assert limits.holds_back(b, ONLY)
+    assert host.offered == [(1, 1.0), (2, 1.0)]
+    host.at_s = 1.0
     assert not limits.holds_back(c, ONLY)
 
 
@@ -141,8 +155,14 @@ def test_an_input_that_fails_while_its_map_waits_for_a_limit_holds_up_no_other()
 
 def test_those_that_wait_for_a_limit_begin_in_turn() -> None:
     limit: StageLimit[str] = StageLimit(1, 0.0)
-    assert limit.begin("a", 1.0) == 1.0
-    assert [limit.begin(name, 1.0) for name in "bc"] == [float("inf")] * 2
-    assert limit.end() == "b"
-    assert limit.begin("b", 2.0) == 2.0
-    assert (limit.end(), limit.end()) == ("c", None)
+    assert [limit.begin(name, 1.0) for name in "abc"] == [True, False, False]
+    assert list(limit.turns(anybody)) == []
+    limit.end()
+    assert [who for who, _ in limit.turns(anybody)] == ["b"]
+    assert limit.begin("d", 2.0)  # more urgent, says the loop
+    assert not limit.begin("b", 2.0)
+    limit.end()
+    assert [who for who, _ in limit.turns(anybody)] == ["b"]  # still before `c`
+    assert limit.begin("b", 3.0)
+    limit.end()
+    assert [who for who, _ in limit.turns(lambda who: who != "c")] == []

@@ -135,12 +135,14 @@ def test_worker_processes_say_how_much_room_they_have() -> None:
 
 def test_a_turn_that_is_not_taken_goes_to_who_waits() -> None:
     limit = StageLimit[str](concurrency=1, rate_per_s=0.0)
-    assert limit.begin("a", 0.0) == 0.0
-    assert [limit.begin(who, 0.0) for who in "bc"] == [float("inf")] * 2
-    assert limit.pass_by("x") is None  # none is free
-    assert limit.end() == "b"
-    assert limit.pass_by("b") == "c"
-    assert limit.begin("c", 1.0) == 1.0
+    assert [limit.begin(who, 0.0) for who in "abc"] == [True, False, False]
+    limit.forget("x")
+    assert list(limit.turns(lambda who: True)) == []  # none is free
+    limit.end()
+    assert [who for who, _ in limit.turns(lambda who: True)] == ["b"]
+    limit.forget("b")
+    assert [who for who, _ in limit.turns(lambda who: True)] == ["c"]
+    assert limit.begin("c", 1.0)
 
 
 def test_a_budget_of_nothing_is_refused() -> None:

@@ -102,6 +102,20 @@ def test_a_burst_waits_less_than_when_the_queue_alone_decides() -> None:
     assert by_forecast.worker_s < 2.0 * by_queue.worker_s
 
 
+@pytest.mark.parametrize("fails", ["__init__", "workers"])
+def test_a_forecast_that_fails_is_told_once_and_the_queue_decides(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("no such season")
+
+    monkeypatch.setattr(PoolForecast, fails, broken)
+    assert Simulated(SEASON_S).waits_s(2) == Simulated(0.0).waits_s(2)
+    (said,) = [record for record in caplog.records if record.name == "trimtab.clusters.pool_sizes"]
+    assert "the queue alone decides" in said.message
+    assert "no such season" in caplog.text
+
+
 def test_a_season_is_a_time() -> None:
     with pytest.raises(UsageError, match=r"season_s: not a time .*-1"):
         Simulated(-1.0)

@@ -25,34 +25,34 @@ class LimitedStages:
     def holds_back(self, item: ItemRun, at: Instance) -> bool:
         """Whether an instance that the loop has started may not begin. Then it is started again later."""
         limit, now_s = self._limits.get(item.run.plan.steps[at.step].code_name), self._host.now_s()
-        if limit is None or (at_s := limit.begin((item, at), now_s)) <= now_s:
+        if limit is None or limit.begin((item, at), now_s):
             return False
-        self._host.loop.runs.lose(item.row(at), now_s, at_s)
+        self._host.loop.runs.lose(item.row(at), now_s, float("inf"))
         self._host.wake()
+        self._offer(limit)
         return True
 
     def pass_by(self, item: ItemRun, at: Instance) -> None:
         """An instance does not begin, though its turn may have come: another takes it."""
         if (limit := self._limits.get(item.run.plan.steps[at.step].code_name)) is not None:
-            self._offer(limit, limit.pass_by((item, at)))
+            limit.forget([(item, at)])
+            self._offer(limit)
 
     def end(self, step: PlannedStep) -> None:
         """An attempt at a stage is over: another may begin in its place."""
         if (limit := self._limits.get(step.code_name)) is not None:
-            self._offer(limit, limit.end())
+            limit.end()
+            self._offer(limit)
 
     def end_run(self, item: ItemRun) -> None:
-        """A run is over. If the turn of one of its instances had come, another takes it."""
+        """A run is over. Others take the turns that its instances had."""
         for k, step in enumerate(item.run.plan.steps if self._limits else ()):
             if (limit := self._limits.get(step.code_name)) is not None:
                 limit.forget((item, at) for at in item.progress.instances(k))
-                if limit.has_room:
-                    self._offer(limit, limit.next())
+                self._offer(limit)
 
-    def _offer(self, limit: StageLimit[_Waiter], following: _Waiter | None) -> None:
-        while following is not None and not self._host.is_waiting(*following):
-            following = limit.next()
-        if following is not None:
-            item, at = following
-            self._host.loop.runs.offer(item.row(at), self._host.now_s())
+    def _offer(self, limit: StageLimit[_Waiter]) -> None:
+        now_s = self._host.now_s()
+        for (item, at), from_s in limit.turns(lambda waiter: self._host.is_waiting(*waiter)):
+            self._host.loop.runs.offer(item.row(at), max(now_s, from_s))
             self._host.wake()

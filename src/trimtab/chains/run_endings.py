@@ -36,6 +36,7 @@ class RunEndings:
     def tell(self, run: ChainRun, ending: Ending) -> None:
         """Wake the callers that wait for the results of a run."""
         run.endings[ending.state] += 1
+        run.last_s = self._host.now_s()
         run.told(ending)
 
     def finish_if_over(self, run: ChainRun) -> None:

@@ -164,6 +164,7 @@ class ChainRun:
     part: Callable[[PartOutput], None] | None = None  # wants parts of outputs as instances finish
     inputs: Iterator[tuple[int, Mapping[str, Any]]] = field(default_factory=lambda: iter(()))
     begun_s: float = 0.0
+    last_s: float = 0.0  # when an input was over last
     state: State = State.RUNNING
     fault: BaseException | None = None  # of the host, by which the run ended
     is_exhausted: bool = False  # all inputs have been taken

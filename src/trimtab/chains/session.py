@@ -295,6 +295,11 @@ class RunHandle:
         return {step.name: counts for step, counts in zip(self._plan.steps, self._run.counts, strict=False)}
 
     @property
+    def elapsed_s(self) -> float:
+        """From its beginning until an input was over last, by the clock of its backend."""
+        return max(0.0, self._run.last_s - self._run.begun_s)
+
+    @property
     def endings(self) -> Mapping[State, int]:
         """Inputs that are over, by state."""
         return dict(self._run.endings)

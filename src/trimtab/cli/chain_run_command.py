@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from trimtab.chains.run_defaults import DEFAULT_POLICY
+from trimtab.cli.chain_prediction import SIMULATED, Prediction, check_prediction, predict
 from trimtab.cli.help_texts import FAILED, FLAG, USAGE, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
@@ -29,7 +30,13 @@ def run_chain(
         Path | None,
         typer.Option("--input", "-i", help="Inputs: JSON Lines, or a text file of one value a line."),
     ] = None,
-    on: Annotated[str, typer.Option(help="Where stages run.", metavar="NAME|ADDRESS")] = "processes",
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Where stages run. simulated: nowhere; predicts the run by declared costs.",
+            metavar="NAME|ADDRESS",
+        ),
+    ] = "processes",
     workers: Annotated[
         str,
         typer.Option(
@@ -69,6 +76,16 @@ def run_chain(
     no_fuse: Annotated[
         bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.", metavar=FLAG)
     ] = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="With --on simulated: the nodes, as scenarios have them.")
+    ] = None,
+    items: Annotated[
+        list[str] | None,
+        typer.Option(help="With --on simulated: items in a stage's output.", metavar="STAGE=COUNT"),
+    ] = None,
+    like: Annotated[
+        str, typer.Option(help="With --on simulated: costs and items of this run.", metavar="RUN")
+    ] = "",
     quiet: Quiet = False,
 ) -> None:
     """Run a chain over inputs. Ctrl-C stops it; `--resume RUN` goes on and repeats no finished stage."""
@@ -78,6 +95,13 @@ def run_chain(
     from trimtab.chains.session import Session
     from trimtab.errors import ClusterLost, UsageError
 
+    asked = Prediction(cluster, workers, items or (), like, journal)
+    refused = {"--resume": resume, "--key": key, "--files": files, "--failed": failed, "--log": log}
+    check_prediction(
+        asked,
+        on,
+        {**refused, "--profile": profile, "--metrics-port": metrics_port, "--deadline-s": deadline_s},
+    )
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
     chain, tags = load_chain(file), _tags(tag or [])
     given = None if inputs is None else read_inputs(inputs, chain)
@@ -85,6 +109,10 @@ def run_chain(
         note(str(problem))
     if given is not None and not given.values:
         raise UsageError("has no input that can be read", file=str(inputs), expected="a JSON value a line")
+    fused: dict[str, Any] = {"fuse_s": 0.0} if no_fuse else {}
+    if on == SIMULATED and given is not None:
+        predict(chain, given, asked, out, {"policy": policy, **fused}, quiet=quiet)
+        raise typer.Exit(USAGE if given.problems else 0)
     options: dict[str, Any] = {
         "policy": policy,
         "journal": journal or default_folder(),
@@ -92,7 +120,7 @@ def run_chain(
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
         "profile": (profile,) if profile else (),
-        **({"fuse_s": 0.0} if no_fuse else {}),
+        **fused,
     }
     again = f"trimtab chain run {file}" + (f" --journal {journal}" if journal else "")
     with (
@@ -260,5 +288,6 @@ def register(app: typer.Typer) -> None:
             "trimtab chain run film.yaml --input prompts.jsonl",
             "trimtab chain run film.py:film --input prompts.txt --out films.jsonl --failed failed.jsonl",
             "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
+            "trimtab chain run film.yaml --input prompts.jsonl --on simulated --items scenes=6",
         ),
     )(run_chain)

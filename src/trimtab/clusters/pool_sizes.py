@@ -6,6 +6,7 @@ With a season, also as many as a forecast of arrivals asks for before they come.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -15,6 +16,8 @@ from trimtab.live.stage_backend import StageCode, StageDemand, StageNode
 
 if TYPE_CHECKING:
     from trimtab.clusters.pool_forecast import PoolForecast
+
+logger = logging.getLogger(__name__)
 
 W = TypeVar("W")  # a worker of some backend
 
@@ -115,14 +118,34 @@ class PoolSizes(Generic[W]):
 
     def learn(self) -> None:
         """From now on forecast, too. Loading that takes some seconds, compiling it more."""
-        from trimtab.clusters.pool_forecast import PoolForecast
+        try:
+            from trimtab.clusters.pool_forecast import PoolForecast
 
-        names = dict.fromkeys(name for served in self._served.values() for name in served)
-        self._forecast = PoolForecast(tuple(names), self._season_s, self.start_s)
+            names = dict.fromkeys(name for served in self._served.values() for name in served)
+            self._forecast = PoolForecast(tuple(names), self._season_s, self.start_s)
+        except Exception:
+            self._end_forecast()
+
+    def _end_forecast(self) -> None:
+        """It failed: say so, and go on by the queue."""
+        self._forecast = None
+        logger.warning(
+            "the forecast of pools failed: from now on the queue alone decides their sizes", exc_info=True
+        )
+
+    def _ahead(self, now_s: float, demand: Mapping[str, StageDemand]) -> Mapping[str, float]:
+        """The workers of each stage that a forecast asks for; nothing without one."""
+        if self._forecast is None:
+            return {}
+        try:
+            return self._forecast.workers(now_s, demand)
+        except Exception:
+            self._end_forecast()
+            return {}
 
     def look(self, now_s: float, demand: Mapping[str, StageDemand]) -> None:
         """Start and end workers."""
-        ahead = {} if self._forecast is None else self._forecast.workers(now_s, demand)
+        ahead = self._ahead(now_s, demand)
         for j, size in self._sizes.items():
             workers, starting = self._workers[j], self._starting[j]
             idle = [worker for worker in workers if self._is_idle(worker)]
