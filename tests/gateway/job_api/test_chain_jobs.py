@@ -14,6 +14,7 @@ import pytest
 from support.gateway.served_gateway import ServedGateway, serving, until
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import digest_of, parse_config
+from trimtab.gateway.job_api import chain_workers
 
 STAGES = """
 import time
@@ -234,6 +235,18 @@ def test_a_run_goes_on_after_the_gateway_was_killed(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_short_stages_are_joined_as_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[dict[str, Any]] = []
+    monkeypatch.setattr(chain_workers, "Session", lambda chains, **options: began.append(options))
+    for text in ("{}", "{fuse_s: 0}"):
+        store = f"store: {{results_folder: {tmp_path}}}"
+        config = parse_config(f"insecure_no_auth: true\n{store}\nchain_workers: {text}")
+        chain_workers.ChainWorkers(config)
+    assert [options["fuse_s"] for options in began] == [0.005, 0.0]
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"chains\.x\.file: .*a file that exists"):
         parse_config("insecure_no_auth: true\nchains: {x: {file: none.yaml}}")
@@ -255,6 +268,7 @@ def test_workers_are_a_number_or_a_range() -> None:
         ("count: 2, season_s: 60", r"chain_workers: .*season_s needs a range of workers"),
         ("'on': in-process, count: 1..2, season_s: 60", r"season_s needs a range .*not in-process"),
         ("season_s: -1", r"chain_workers\.season_s"),
+        ("fuse_s: -1", r"chain_workers\.fuse_s"),
     ],
 )
 def test_workers_that_cannot_be_are_refused(workers: str, told: str) -> None:

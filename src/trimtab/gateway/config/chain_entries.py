@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from trimtab.chains.run_defaults import FUSED_S
 from trimtab.clusters.worker_counts import worker_counts
 from trimtab.gateway.config.types import PolicySpec, in_folder
 from trimtab.validation.base import Spec
@@ -63,6 +64,11 @@ class ChainWorkersSpec(Spec):
     )
     season_s: float = Field(
         0.0, ge=0.0, description="after which requests repeat: pools grow before they come; 0 = by the queue"
+    )
+    fuse_s: float = Field(
+        FUSED_S,
+        ge=0.0,
+        description="stages that take less run in one attempt with those after them; 0 = none",
     )
     policy: PolicySpec = Field("downstream-aware", description="decides which stage starts where")
 

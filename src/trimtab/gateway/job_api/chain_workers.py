@@ -37,6 +37,7 @@ class ChainWorkers:
             policy=workers.policy,
             journal=url if url.startswith("postgresql") else folder,
             values=folder / "values",
+            fuse_s=workers.fuse_s,
         )
         self._handles: dict[str, RunHandle] = {}
 
