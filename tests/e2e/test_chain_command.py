@@ -59,6 +59,12 @@ def test_tasks_of_a_workflow_are_added_up_by_tool(cli: Any, tmp_path: Path) -> N
     stages = [(stage["stage"], stage["served"], stage["service_s"]) for stage in told["stages"]]
     assert stages == [("cut", 2, 5.5), ("join", 1, 7.0)]
     assert told["bottleneck"].startswith("join is the bottleneck")
+    (path,) = told["paths"]
+    assert [(step["stage"], step["service_s"]) for step in path["steps"]] == [
+        ("graph-1.cut_ID2", 6.0),
+        ("graph-1.join_ID3", 7.0),
+    ]
+    assert path["completion_s"] == 13.0
 
 
 def test_size_adds_nodes_until_the_objective_is_met(cli: Any, case: Path) -> None:

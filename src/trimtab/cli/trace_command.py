@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 RATE_BINS = 100
 
 InFile = Annotated[Path, typer.Argument(help="CSV, JSONL (also as .gz) or Parquet.", metavar="FILE")]
-OutFile = Annotated[Path, typer.Argument(help=".csv, .jsonl (also with .gz) or .parquet.", metavar="OUT")]
+OutFile = Annotated[
+    Path,
+    typer.Argument(
+        help=".csv, .jsonl (also with .gz) or .parquet; .json for one run of a chain.", metavar="OUT"
+    ),
+]
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate
+from trimtab.metrics.run_paths import RunPath
 from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text
 from trimtab.report import stage_figures, time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
@@ -60,7 +61,26 @@ def _chains_section(run: Run) -> str:
         return ""
     how = f"{bottleneck_text(run.stage_summaries)}. Shares are of the paths that decided when runs ended."
     groups = {stage.stage: _stage_rows(stage) for stage in run.stage_summaries}
-    return section("chains", "Stages of chains", how, grouped_rows(groups, {}), wide(GANTT))
+    paths = {
+        f"{path.which.capitalize()} run, {path.run_idx}: {path.completion_s:.4g} s": _path_rows(run, path)
+        for path in run.run_paths
+    }
+    what = "Each stage waited for the one before. Seconds of waiting and transfers, loading, service."
+    return section("chains", "Stages of chains", how, grouped_rows(groups, {}), wide(GANTT)) + section(
+        "paths", "What decided when runs ended", what, grouped_rows(paths, {})
+    )
+
+
+def _path_rows(run: Run, path: RunPath) -> list[tuple[str, str, str]]:
+    names = run.inputs.cluster.node_names
+    return [
+        (
+            f"{step.stage} on {names[step.node_idx]}",
+            f"{step.queueing_s:.4g} + {step.loading_s:.4g} + {step.service_s:.4g}",
+            "s",
+        )
+        for step in path.steps
+    ]
 
 
 def _stage_rows(stage: StageSummary) -> list[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -154,25 +155,38 @@ def _read_frac(task: _Task, parent: _Task, sizes: Mapping[str, float]) -> float:
 
 
 def workflow_of(stages: pl.DataFrame, name: str) -> dict[str, Any]:
-    """The stages of one run as a workflow of this format, with one output file for each stage."""
+    """The stages of one run as a workflow of this format.
+
+    A stage has one output file, or more if some stages read a share of it: a share is its first files.
+    """
     rows = stages.to_dicts()
     children: dict[str, list[str]] = {row["stage"]: [] for row in rows}
+    shares: dict[str, set[float]] = {row["stage"]: {1.0} for row in rows}
     for row in rows:
-        for parent in row["after"]:
+        for parent, share in zip(row["after"], row["after_frac"], strict=True):
             children[parent].append(row["stage"])
+            shares[parent].add(share)
+    cuts = {stage: sorted(found - {0.0}) for stage, found in shares.items()}
     tasks = [
         {
             "name": row["class"],
             "id": row["stage"],
             "parents": row["after"],
             "children": children[row["stage"]],
-            "inputFiles": [f"{parent}.out" for parent in row["after"]],
-            "outputFiles": [f"{row['stage']}.out"],
+            "inputFiles": [
+                f"{parent}.{cut!r}.out"
+                for parent, share in zip(row["after"], row["after_frac"], strict=True)
+                for cut in cuts[parent]
+                if cut <= share
+            ],
+            "outputFiles": [f"{row['stage']}.{cut!r}.out" for cut in cuts[row["stage"]]],
         }
         for row in rows
     ]
     files = [
-        {"id": f"{r['stage']}.out", "sizeInBytes": round(r["output_gib"] * _BYTES_PER_GIB)} for r in rows
+        {"id": f"{row['stage']}.{cut!r}.out", "sizeInBytes": round((cut - before) * size)}
+        for row, size in ((row, row["output_gib"] * _BYTES_PER_GIB) for row in rows)
+        for before, cut in pairwise([0.0, *cuts[row["stage"]]])
     ]
     execution = {"tasks": [{"id": r["stage"], "runtimeInSeconds": r["size"]} for r in rows]}
     workflow = {"specification": {"tasks": tasks, "files": files}, "execution": execution}

@@ -34,6 +34,7 @@ from trimtab.experiments.serving.warnings import (
     unfit_note,
 )
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
+from trimtab.metrics.run_paths import RunPath, chosen_paths
 from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, stage_summaries
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
@@ -87,6 +88,12 @@ class Run:
         return [] if stages is None else stage_summaries(stages, self.records.requests.finished)
 
     @cached_property
+    def run_paths(self) -> list[RunPath]:
+        """What decided when the median, 99th percentile and slowest run of a chain ended."""
+        stages = self.records.stages
+        return [] if stages is None else chosen_paths(self.records, stages)
+
+    @cached_property
     def bound(self) -> Bound | None:
         """Lower bound on completion that no policy can beat on these requests; None if there is none."""
         return bound_of(self.inputs.cluster, self.inputs.requests, self.inputs.options)
@@ -131,6 +138,7 @@ class Run:
             {
                 "stages": [asdict(stage) for stage in stages],
                 "bottleneck": bottleneck_text(stages),
+                "paths": [asdict(path) for path in self.run_paths],
                 "best_store_hit_frac": best_store_hit_frac(self.records, self.inputs),
             }
             if stages
