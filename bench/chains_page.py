@@ -20,7 +20,7 @@ HEAD = f"""<!-- Made by `python -m bench.chains` from what it measured; `--docs`
 # Chains
 
 `{OURS}` beside the dynamic list schedulers of the catalogue ({", ".join(f"`{name}`" for name in LIST_SCHEDULERS)}), with the same
-parameters everywhere.
+parameters everywhere. `python -m bench.chains` measures all of it anew; the workflows lie in `../shared/data/wfinstances` beside the checkout.
 """
 
 WORKFLOWS = f"""## Recorded workflows
@@ -28,7 +28,8 @@ WORKFLOWS = f"""## Recorded workflows
 Workflows of WfInstances, one at a time, on the example clusters of 4, 16 and 64 equal nodes and of three speeds. Estimates are exact,
 so a value is the same in every run. The first number is the sum of makespans of the family under `{OURS}` over the least sum of a list
 scheduler, which is named where it is better. Behind it stands the sum over that of the bounds: the larger of the critical path on the
-fastest nodes, and the work over the speed of all nodes. Goal: at most {MOST_OF_LIST}. The last column counts the workflows that were measured.
+fastest nodes, and the work over the speed of all nodes. Goal: at most {MOST_OF_LIST}. The last column counts the workflows that were measured. 1000genome loses where
+stages of all chromosomes go before the first join: joins then end together, and nodes are idle until they have.
 """
 
 MULTIMODAL = f"""## The built-in scenario multimodal
