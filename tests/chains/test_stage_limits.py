@@ -15,6 +15,7 @@ from trimtab.chains.limits import StageLimit
 from trimtab.chains.plan import planned
 from trimtab.chains.run_progress import Instance
 from trimtab.clusters.in_process import InProcess
+from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.live.stage_backend import StageNode
 
 GATE = threading.Lock()
@@ -66,6 +67,19 @@ def test_attempts_start_no_more_often_than_the_rate_allows() -> None:
     assert limit.begin("d", 9.0)  # so late that what is missed is missed
     assert not limit.begin("e", 9.05)
     assert list(limit.turns(anybody)) == [("e", pytest.approx(9.1))]
+
+
+def test_attempts_start_at_the_rate_while_the_first_ones_run() -> None:
+    """In virtual time: four at 0, 0.1, 0.2 and 0.3 s, of a minute each."""
+
+    @chain
+    def limited(n: int) -> Any:
+        return narrow.options(concurrency=0, rate_per_s=10.0)(n)
+
+    backend = SimulatedWorkers([StageNode("one", slots=4)], {"limited/narrow": StandIn(lambda n: 60.0)})
+    handle = run(limited, range(4), on=backend)
+    handle.wait()
+    assert handle.elapsed_s == pytest.approx(60.3)
 
 
 class Input(SimpleNamespace):

@@ -25,12 +25,14 @@ class LimitedStages:
     def holds_back(self, item: ItemRun, at: Instance) -> bool:
         """Whether an instance that the loop has started may not begin. Then it is started again later."""
         limit, now_s = self._limits.get(item.run.plan.steps[at.step].code_name), self._host.now_s()
-        if limit is None or limit.begin((item, at), now_s):
+        if limit is None:
             return False
-        self._host.loop.runs.lose(item.row(at), now_s, float("inf"))
-        self._host.wake()
-        self._offer(limit)
-        return True
+        begins = limit.begin((item, at), now_s)
+        if not begins:
+            self._host.loop.runs.lose(item.row(at), now_s, float("inf"))
+            self._host.wake()
+        self._offer(limit)  # under a rate, the next one has its time only now
+        return not begins
 
     def pass_by(self, item: ItemRun, at: Instance) -> None:
         """An instance does not begin, though its turn may have come: another takes it."""

@@ -111,7 +111,7 @@ class RunJournal:
         await self._store_left()
 
     async def _read(self, work: Callable[[sa.Connection], T]) -> T:
-        """The position after all records of this process."""
+        """What `work` returns, after all records of this process are stored."""
         await self._writer.flushed()
         return await self._store.read(work)
 

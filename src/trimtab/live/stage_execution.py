@@ -87,7 +87,7 @@ class LoadedStages:
         self._calls: dict[str, Callable[..., Any]] = {}
 
     def code(self, name: str) -> StageCode:
-        """The known costs of a stage."""
+        """The description of a stage."""
         return self._codes[name]
 
     def load(self, name: str) -> Callable[..., Any]:

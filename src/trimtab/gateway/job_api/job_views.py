@@ -68,7 +68,7 @@ class VideoFields:
         self._scan.feed(chunk)
 
     def found(self) -> dict[str, str]:
-        """The text of a message."""
+        """The fields of the request, as text."""
         scan = self._scan
         if isinstance(scan, MultipartScan):
             fields = {part.name: part.text for part in scan.parts if part.name in _DEFAULTS}

@@ -77,7 +77,7 @@ class ItemLoader(FleetListener):
         return item in self._fleet.state(node).held()
 
     def loading(self, node: Node) -> list[str]:
-        """The item that a node is loading."""
+        """The items that a node is loading."""
         return sorted(item for idx, item in self._loads if idx == node.idx)
 
     def missing(self, node: Node, model: str) -> list[str]:

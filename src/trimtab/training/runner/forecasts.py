@@ -88,7 +88,7 @@ class Forecasts:
         made.admission_end_s[jobs[is_new]] = ends_s[is_new]
 
     def rollout(self, now_s: float, progressing: Ints) -> Rollout:
-        """The records of the simulated run."""
+        """The rest of the run, to be simulated."""
         made, rules = self._decisions, self._run.listed.rules
         left, jobs, curves = made.done.work_left(made.active), [], {}
         for k, work in zip(made.active.tolist(), left.tolist(), strict=True):
