@@ -48,6 +48,8 @@ def test_json_is_all_that_is_printed(cli, tmp_path, files) -> None:
         (("--policy", "nobody"), "no such allocator"),
         (("--policy", "fifo(backfill=3)"), "fifo.backfill: wrong type"),
         (("--rate-scale", "2"), "does not apply to training jobs"),
+        (("--map", "gpus=n"), "--map: does not apply to training jobs"),
+        (("--trace-format", "azure-llm-2023"), "--trace-format: does not apply to training jobs"),
         (("--metric", "slo_attained_frac"), "slo_attained_frac"),
     ],
 )

@@ -75,7 +75,9 @@ def test_bad_values_are_filled_with_the_median_or_the_value_given(tmp_path: Path
 
 
 def test_lines_that_do_not_parse_are_dropped_and_later_lines_keep_their_numbers(tmp_path: Path) -> None:
-    wide = written(tmp_path, "wide.csv", "arrival_s,size\n0,1\n1,2,3\n2,x\n3,4\n")
+    wide = written(tmp_path, "wide.csv", "arrival_s,size\n0,1\n1,2,é\n2,x\n3,4\n")
+    with pytest.raises(TraceError, match=r"line 3: too many fields \(got '1,2,é'\)"):
+        read_trace(wide)
     trace = read_trace(wide, on_bad_row="drop")
     assert trace.table["arrival_s"].to_list() == [0.0, 3.0]
     assert [repair.places for repair in trace.repairs] == [("line 3",), ("line 4",)]

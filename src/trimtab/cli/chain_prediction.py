@@ -42,8 +42,8 @@ def check_prediction(asked: Prediction, on: str, refused: Mapping[str, object]) 
                 raise UsageError("is for predictions", field=option, expected=f"--on {SIMULATED} with it")
         return
     for option, value in refused.items():
-        if value:
-            raise UsageError("simulated work does none", field=option, expected=f"no {option}")
+        if value not in (None, ""):
+            raise UsageError("does not apply to a prediction", field=option, expected=f"no {option}")
     if asked.cluster is not None and asked.workers != "0":
         raise UsageError("says what --cluster says", field="--workers", expected="one of the two")
 

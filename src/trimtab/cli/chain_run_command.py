@@ -96,12 +96,12 @@ def run_chain(
     from trimtab.errors import ClusterLost, UsageError
 
     asked = Prediction(cluster, workers, items or (), like, journal)
-    refused = {"--resume": resume, "--key": key, "--files": files, "--failed": failed, "--log": log}
-    check_prediction(
-        asked,
-        on,
-        {**refused, "--profile": profile, "--metrics-port": metrics_port, "--deadline-s": deadline_s},
-    )
+    refused = {
+        "--resume": resume, "--key": key, "--files": files, "--failed": failed, "--log": log, "--tag": tag,
+        "--profile": profile, "--metrics-port": metrics_port, "--deadline-s": deadline_s,
+        "--values-gib": values_gib, "--priority": priority or None,
+    }  # fmt: skip
+    check_prediction(asked, on, refused)
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
     chain, tags = load_chain(file), _tags(tag or [])
     given = None if inputs is None else read_inputs(inputs, chain)

@@ -124,8 +124,11 @@ class TraceRows:
 
     def given_options(self) -> list[str]:
         """The options that were given, as the command line has them."""
-        format_given = [] if self.format is None else ["--trace-format"]
-        return [_OPTION_OF[name] for name in self.given()] + format_given
+        return [_OPTION_OF[name] for name in self.given()] + self.given_format()
+
+    def given_format(self) -> list[str]:
+        """The option of the format, if it was given."""
+        return [] if self.format is None else ["--trace-format"]
 
     def options(self) -> TraceOptions:
         """The checked trace options. Raises UsageError."""
@@ -253,16 +256,18 @@ class ScenarioOptions:
             policies=policies,
             seeds=seeds,
             change=partial(self._changed, rows, table),
-            given=self._given(rows, profiles),
+            given=self._given(rows, table, profiles),
         )
         return resolve(self.scenario, parts)
 
-    def _given(self, rows: TraceRows, profiles: Path | None) -> dict[str, str]:
+    def _given(self, rows: TraceRows, table: TableOptions, profiles: Path | None) -> dict[str, str]:
         """Part of a scenario → option that replaces it."""
         paths = {"trace": self.trace, "cluster": self.cluster, "profiles": profiles}
         given = {part: f"--{part}" for part, value in paths.items() if value is not None}
         for name in rows.given():
             given.setdefault("limit" if name == "limit" else "rows", _OPTION_OF[name])
+        for option in (*table.given(), *rows.given_format()):
+            given.setdefault("columns", option)
         changed = self._what_if().first()
         return given if changed is None else given | {"what_if": changed}
 

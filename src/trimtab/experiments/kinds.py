@@ -39,7 +39,7 @@ class ScenarioKind(Kind[S, I, R], Protocol[S, I, R]):
     def untaken(self) -> Mapping[str, str]:
         """Part that it does not take → what to use instead.
 
-        Parts are trace, cluster, profiles, rows, limit and what_if.
+        Parts are trace, cluster, profiles, rows, columns, limit and what_if.
         """
 
     def with_parts(self, base: S | None, parts: Parts) -> S:

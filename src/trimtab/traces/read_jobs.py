@@ -196,7 +196,9 @@ def _check(source: TraceSource, jobs: pl.DataFrame, least_gpus: int = 1) -> None
                 problem, file=str(source.path), field=place, value=jobs[field][row], expected=expected
             )
 
-    refuse(jobs["job_id"].is_duplicated(), "two jobs have the same id", "job_id", "an id of its own each")
+    refuse(
+        ~jobs["job_id"].is_first_distinct(), "two jobs have the same id", "job_id", "an id of its own each"
+    )
     refuse(jobs["submit_s"] < 0, "submitted before the trace began", "submit_s", "0 or later")
     refuse(jobs["gpus"] < least_gpus, "asks for no GPU", "gpus", f"{least_gpus} or more")
     for field in ("duration_s", "work"):

@@ -330,8 +330,10 @@ def _expected(source: TraceSource, problem: str) -> str:
 
 
 def _shown(record: str) -> str:
-    """The beginning of a record; bytes that are no text as if they were Latin-1."""
-    return record[:80].strip().encode(_UTF8, "surrogateescape").decode("latin-1")
+    """The beginning of a record; one with bytes that are no text as if it were Latin-1."""
+    shown = record[:80].strip()
+    is_text = _SURROGATE.search(shown) is None
+    return shown if is_text else shown.encode(_UTF8, "surrogateescape").decode("latin-1")
 
 
 def _bad_record(source: TraceSource, block: bytes, row_idx: int, error: Exception) -> TraceError:

@@ -227,7 +227,7 @@ def test_jobs_of_a_trace_without_profiles_keep_their_gpus(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("rows", "what"),
     [
-        ("a,0,1,10\na,5,1,10\n", "line 2, job_id: two jobs have the same id"),
+        ("a,0,1,10\na,5,1,10\n", "line 3, job_id: two jobs have the same id"),
         ("a,0,1,10\nb,5,1,0\n", "line 3, duration_s: has nothing to do"),
         ("a,0,0,10\n", "asks for no GPU"),
         ("a,-1,1,10\n", "submitted before the trace began"),

@@ -63,7 +63,8 @@ class Shared:
     items: ClassVar[str] = "requests and jobs"
     title: ClassVar[str] = "a shared cluster"
     untaken: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("trace", "cluster", "profiles", "rows", "limit", "what_if"), "its own requests, jobs and cluster"
+        ("trace", "cluster", "profiles", "rows", "columns", "limit", "what_if"),
+        "its own requests, jobs and cluster",
     )
     metrics: ClassVar[Mapping[str, Metric]] = SHARED_METRICS
     objective: ClassVar[str] = "training_gpu_hours"

@@ -48,7 +48,11 @@ class Training:
 
     items: ClassVar[str] = "jobs"
     title: ClassVar[str] = "training jobs"
-    untaken: ClassVar[Mapping[str, str]] = {"rows": "--limit or --load", "what_if": "requests"}
+    untaken: ClassVar[Mapping[str, str]] = {
+        "rows": "--limit or --load",
+        "columns": "columns named as in a known format: job_id, submit_s, gpus and duration_s, for one",
+        "what_if": "requests",
+    }
     metrics: ClassVar[Mapping[str, Metric]] = JOB_METRICS
     objective: ClassVar[str] = "completion_mean_s"
     limits: ClassVar[str] = ""

@@ -145,8 +145,8 @@ class LateBinding(Policy):
         turns out wrong, and a loaded model serves many requests. Where nodes load a model only with the first
         request for it, it loses on bursts: the first burst finds most nodes empty. The tail is longer,
         because a request that needs a load waits for others until age outweighs the price of all of it, even
-        if many wait for the same model: at full load (`aigc-images`, load 1.0) p99 is 1.25 × that of
-        `cost-index`, the mean 0.94 ×. Loses with old reports, where it does not see free slots, and with long
+        if many wait for the same model: at full load (`aigc-images`, load 1.0) its p99 is above that of
+        `cost-index`, its mean below. Loses with old reports, where it does not see free slots, and with long
         round trips, during which slots stay idle.
     Deviations from the source
         Of Sparrow only the late binding: no batch sampling, probes, reservations at nodes or cancellation,

@@ -41,7 +41,7 @@ class VirtualTokenCounter(Policy):
         where a correction downwards can leave a key too high until its request is offered. Priorities are not
         read. It governs central queues only, not those inside nodes. The source admits requests to the batch
         of one server, and stops where the next one does not fit; here each free place of a node takes one,
-        and a host with a `lookahead` above 1 offers later ones too. Where nobody waits, a tenant that returns
+        and a host with a `lookahead` above 1 offers later ones too. Where none waits, a tenant that returns
         is lifted to the counter of the tenant that left the queue last, as in algorithm 2; the authors' code
         leaves it as it is.
     """
