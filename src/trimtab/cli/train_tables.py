@@ -28,9 +28,9 @@ def outcome_table(outcome: RunOutcome) -> Table:
             f", of completion as predicted at admission {told.forecast_error_frac:.1%}, "
             f"as simulated with all that came {told.simulation_error_frac:.1%}"
         )
+    off = "not compared: the run was stopped meanwhile" if told.was_stopped else _off(mean_s, simulated_s)
     caption = (
-        f"mean completion {_seconds(mean_s)} s, simulated {_seconds(simulated_s)} s "
-        f"({_off(mean_s, simulated_s)}); "
+        f"mean completion {_seconds(mean_s)} s, simulated {_seconds(simulated_s)} s ({off}); "
         f"makespan {_seconds(told.metrics['makespan_s'])} s; a restart takes {told.restart_s:.3g} s{fit}"
     )
     table = Table(title=outcome.run_id, caption=caption, title_justify="left", caption_justify="left")
@@ -46,7 +46,7 @@ def outcome_table(outcome: RunOutcome) -> Table:
             _seconds(job.completion_s),
             _seconds(job.predicted_s),
             _seconds(job.simulated_s),
-            _off(job.completion_s, job.simulated_s),
+            "–" if told.was_stopped else _off(job.completion_s, job.simulated_s),
             f"{job.gpu_s:.4g}",
             str(job.restarts),
         )

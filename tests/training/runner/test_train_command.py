@@ -85,6 +85,7 @@ def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["state"], told["jobs"][0]["restarts"]) == ("done", 1)
+    assert (told["was_stopped"], told["simulation_error_frac"]) == (True, None)
     counts = last_state(tmp_path, folder.name, "fit")["counts"]
     assert sum(counts) == 1600
     assert max(counts) - min(counts) <= 1

@@ -86,6 +86,8 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     ):
         assert part in told, f"{part!r} not in\n{told}"
     assert "well:" not in told
+    for name in ("silent", "missing", "nowhere"):
+        assert sum(text.startswith(f"{name}: ") for text in said) == 1, told  # each problem once
     for name in ("well", *faults[1:]):  # what was lost is trained on again: nothing twice in what is kept
         counts = np.array(last_state(tmp_path, run.run_id, name)["counts"])
         assert counts.tolist() == [15.0] * ITEMS, name

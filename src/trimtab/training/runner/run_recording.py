@@ -61,6 +61,7 @@ class Recording:
     fit_error_frac: float
     forecast_error_frac: float  # mean of |predicted ÷ measured completion − 1|; nan = nothing was predicted
     simulation_error_frac: float  # the same of the simulation, which knows when each job came
+    was_stopped: bool  # meanwhile: completions count that time, so errors of predictions are nan
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; nan becomes null."""
@@ -88,6 +89,7 @@ def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folde
     )
     real = replace(records, workload=workload)
     jobs = tuple(_job(k, decisions, real, simulated) for k in range(len(workload)))
+    compared = () if run.begun else jobs
     recording = Recording(
         folder,
         jobs,
@@ -95,8 +97,9 @@ def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folde
         job_metrics(simulated),
         restart_s,
         decisions.speed.fit_error_frac,
-        forecast_error_frac((job.predicted_s, job.completion_s) for job in jobs),
-        forecast_error_frac((job.simulated_s, job.completion_s) for job in jobs),
+        forecast_error_frac((job.predicted_s, job.completion_s) for job in compared),
+        forecast_error_frac((job.simulated_s, job.completion_s) for job in compared),
+        bool(run.begun),
     )
     _write(run, workload, curves, recording)
     return recording

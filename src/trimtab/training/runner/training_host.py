@@ -270,7 +270,7 @@ class TrainingHost:
         except ValueError as error:
             self._note(job, f"rank {i} reports what is no report: {error}")
             return
-        if report.error:
+        if report.error and generation.has_reported:  # else it tells why the rank does not begin, as it ends
             self._note(job, report.error)
         generation.heard(i, report, self.now_s)
         if i == 0 and report.step >= 0:
@@ -344,14 +344,18 @@ class TrainingHost:
         self._record(job, generation, verdict, now_s)
         problems += [verdict.problem] if verdict.problem else []
         problems = problems or _unsaved(generation, found, verdict)
-        for problem in problems:
-            self._note(job, problem + _goes_on_from(found, verdict))
         if found is not None and found.samples > had:
             job.failures = 0
         elif problems and not generation.lost:
             job.failures += 1
+        for problem in problems:
+            if problem != verdict.problem or not self._fails(job, verdict):  # else told as why it fails
+                self._note(job, problem + _goes_on_from(found, verdict))
         self._go_on(job, verdict, now_s)
         self._wake.set()
+
+    def _fails(self, job: LiveJob, verdict: Verdict) -> bool:
+        return job.state == "active" and (verdict.is_final or job.failures > self.rules.retries)
 
     def _go_on(self, job: LiveJob, verdict: Verdict, now_s: float) -> None:
         if job.state != "active":
@@ -361,7 +365,7 @@ class TrainingHost:
             self._set_work(job, job.spec.samples)
             self._decisions.finished(job.idx, now_s)
             self._ledger.job_ended(job.idx, "done", "")
-        elif verdict.is_final or job.failures > self.rules.retries:
+        elif self._fails(job, verdict):
             self._give_up(job, "failed", verdict.problem or job.problems[-1])
         elif job.failures:
             job.retry_s = now_s + self.rules.retry_s * 2.0 ** (job.failures - 1)
