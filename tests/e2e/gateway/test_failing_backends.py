@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from support.backends.children import BackendProcess, launch, launched
+from support.backends.options import Options
 from support.gateway_load import HELLO, Load, ask, bad, client, comes, sixteen_slots
+from support.ports import reserved_port
 from support.served import Served, config_of, node_of, served
 
 RATE_PER_S = 100.0
@@ -25,6 +28,7 @@ class Fleet:
 
     gateway: Served
     backends: list[BackendProcess]
+    late: Options | None = None  # that comes late
 
     def kill(self, index: int) -> None:
         self.backends[index].process.kill()
@@ -33,41 +37,53 @@ class Fleet:
     def revive(self, index: int) -> None:
         dead = self.backends[index]
         dead.stop()  # closes what it was heard by
-        self.backends[index] = launch(replace(dead.options, port=dead.port))
+        self.backends[index] = launch(dead.options)
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Three backends that die and come back, and a place where one comes late. Each test leaves all three."""
-    with launched(sixteen_slots("late")) as (late,):
-        absent = node_of(late)
-    with launched(*(sixteen_slots(f"b{i}", seed=i) for i in range(3))) as backends:
+    with contextlib.ExitStack() as held:
+        ports = [held.enter_context(reserved_port()) for _ in range(4)]
+        late = sixteen_slots("late", port=ports[3])
+        wanted = (sixteen_slots(f"b{i}", seed=i, port=ports[i]) for i in range(3))
+        backends = held.enter_context(launched(*wanted))
         config = config_of(
-            nodes=[*(node_of(backend, capacity=64) for backend in backends), absent],
+            nodes=[*(node_of(backend, capacity=64) for backend in backends), _entry(late)],
             policy="least-expected-wait",
             ejection={"base_ejection_s": 0.5, "slow_start_s": 0.5},
             health={"period_s": 0.2, "timeout_s": 3.0, "healthy_threshold": 1},
             queue={"max_wait_no_ready_node_s": 0.3, "max_wait_s": 5.0},
         )
         with served(tmp_path_factory.mktemp("fleet"), config) as gateway:
-            here = Fleet(gateway, list(backends))
+            here = Fleet(gateway, list(backends), late)
             yield here
             for backend in here.backends:
                 backend.stop()
 
 
+def _entry(absent: Options) -> dict[str, object]:
+    """The entry of a backend that does not run."""
+    url, models = f"http://127.0.0.1:{absent.port}", list(absent.served_models)
+    return {"name": absent.name, "url": url, "models": models, "capacity": absent.slots}
+
+
+async def _only_late_is_away(gateway: Served) -> bool:
+    notes = (await asyncio.to_thread(gateway.admin, "/admin/status")).json()["notes"]
+    return [note.partition(" cannot be")[0] for note in notes] == ["node late:"]
+
+
 def test_a_node_that_is_not_there_at_the_start_is_reported_and_used_later(fleet: Fleet) -> None:
-    nodes = fleet.gateway.admin("/admin/nodes").json()["nodes"]
-    notes = fleet.gateway.admin("/admin/status").json()["notes"]
-    assert [note.partition(" cannot be")[0] for note in notes] == ["node late:"]
-    port = next(int(node["url"].rpartition(":")[2]) for node in nodes if node["name"] == "late")
+    late = fleet.late
+    assert late is not None
 
     async def main() -> None:
         async with client() as session:
+            await comes(lambda: _only_late_is_away(fleet.gateway), "the others are there")
             answers = [await ask(session, fleet.gateway.url) for _ in range(4)]
             assert bad(answers) == []
             assert "late" not in {answer.node for answer in answers}
-            with await asyncio.to_thread(launch, sixteen_slots("late", port=port)):
+            with await asyncio.to_thread(launch, late):
                 await comes(lambda: _works(session, fleet.gateway, "late"), "the late node works")
 
     asyncio.run(main())
