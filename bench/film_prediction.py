@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from bench.page_command import save_figures
 from trimtab.chains import Session
 from trimtab.chains.declared_costs import ChainCosts, workers_by_cost
 from trimtab.chains.demo.film_chain import narrated_film
 from trimtab.chains.plan import planned
 from trimtab.chains.recorded_costs import costs_of_run
+from trimtab.chains.session import RunHandle
 from trimtab.clusters.processes import Processes
 from trimtab.live.stage_backend import StageNode
 
@@ -43,17 +45,20 @@ def made(prompts: Sequence[str], journal: Path) -> tuple[str, dict[str, float]]:
     """The run that makes films of these prompts, and what it took."""
     with Session(narrated_film, on=Processes(NODES), journal=journal) as session:
         handle = session.run(narrated_film, prompts)
-        completions_s = [result.elapsed_s for result in handle.wait()]
-        return handle.id, {"mean_s": fmean(completions_s), "makespan_s": handle.elapsed_s}
+        return handle.id, times(handle)
 
 
 def predicted(prompts: Sequence[str], costs: ChainCosts) -> dict[str, float]:
     """What it would take in virtual time."""
     backend = workers_by_cost(planned(narrated_film), NODES, {}, costs)
     with Session(narrated_film, on=backend) as session:
-        handle = session.run(narrated_film, prompts)
-        completions_s = [result.elapsed_s for result in handle.wait()]
-        return {"mean_s": fmean(completions_s), "makespan_s": handle.elapsed_s}
+        return times(session.run(narrated_film, prompts))
+
+
+def times(handle: RunHandle) -> dict[str, float]:
+    """Mean completion and makespan of a run, when it is over."""
+    completions_s = [result.elapsed_s for result in handle.wait()]
+    return {"mean_s": fmean(completions_s), "makespan_s": handle.elapsed_s}
 
 
 def errors(told: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
@@ -78,7 +83,7 @@ def main() -> None:
         "error_frac_by_own_costs": errors(by_own, measured),
         "load_average": os.getloadavg()[0],
     }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    save_figures(RESULTS, found)
     print(json.dumps(found, indent=1))
 
 

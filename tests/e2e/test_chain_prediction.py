@@ -112,6 +112,8 @@ def test_a_run_is_predicted_by_the_costs_of_another_one(cli: Any, case: Path) ->
         ("told_story.py:story", (*ON, "--cluster", "none.yaml"), "none.yaml"),
         ("told_story.py:story", (*ON, "--workers", "1..2"), "simulated pools do not grow"),
         ("told_story.py:story", (*ON, "--resume", "run_0"), "--resume: does not apply to a prediction"),
+        ("told_story.py:story", (*ON, "--out", "no/out.jsonl"), "can't write there"),
+        ("told_story.py:story", ("--failed", "no/bad.jsonl"), "got 'no/bad.jsonl'"),
         ("told_story.py:story", (*ON, "--tag", "of=me"), "--tag: does not apply to a prediction"),
         ("told_story.py:story", (*ON, "--metrics-port", "0"), "--metrics-port: does not apply"),
         ("told_story.py:story", ("--cluster", "nodes.yaml"), "--cluster: is for predictions"),

@@ -103,6 +103,7 @@ def run_chain(
     }  # fmt: skip
     check_prediction(asked, on, refused)
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
+    _check_files(out, failed)
     chain, tags = load_chain(file), _tags(tag or [])
     given = None if inputs is None else read_inputs(inputs, chain)
     for problem in given.problems if given is not None else ():
@@ -202,6 +203,15 @@ def _logged(path: Path | None) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def _check_files(*paths: Path | None) -> None:
+    """Check, before any work, that files can be written; pipes and devices are left alone."""
+    from trimtab.report.whole_files import check_file
+
+    for path in paths:
+        if path is not None and (path.is_file() or path.is_dir() or not path.exists()):
+            check_file(path)
 
 
 def _tags(given: list[str]) -> dict[str, str]:

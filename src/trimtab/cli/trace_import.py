@@ -13,14 +13,14 @@ from trimtab.cli.output import note, print_json, progress_bar, show, where, writ
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
 
-_LONG_S = 300.0  # recorded times that are usual in milliseconds, not in seconds
-
 if TYPE_CHECKING:
     from rich.table import Table
 
     from trimtab.traces import Trace, TraceMapping
     from trimtab.traces.guess import ColumnGuess
     from trimtab.traces.source import TraceSource
+
+_LONG_S = 300.0  # recorded times that are usual in milliseconds, not in seconds
 
 
 def import_trace(
