@@ -100,6 +100,21 @@ def test_a_run_is_predicted_by_the_costs_of_another_one(cli: Any, case: Path) ->
         assert float(predicted_s) == pytest.approx(services_s[name]["service_s"], rel=1e-3)
 
 
+def test_an_input_without_a_size_is_named_and_counts_in_no_mean(cli: Any, case: Path) -> None:
+    (case / "sized.py").write_text(
+        "from trimtab.chains import chain, stage\n"
+        "@stage(cost_s=2.0, size='n')\n"
+        "def one(n): return n\n"
+        "@chain\n"
+        "def sized(n): return one(n)\n"
+    )
+    (case / "inputs.jsonl").write_text('{"n": null}\n{"n": 3}\n')
+    ran = cli("chain", "run", "sized.py:sized", "-i", "inputs.jsonl", *ON, "--workers", 1)
+    assert ran.exit_code == 4, ran.stderr
+    assert "input of line 1: " in ran.stderr
+    assert "2 inputs: mean 6 s" in " ".join(ran.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("file", "options", "says"),
     [

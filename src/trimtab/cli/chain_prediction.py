@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -51,8 +52,11 @@ def check_prediction(asked: Prediction, on: str, refused: Mapping[str, object]) 
 def predict(
     chain: Chain, given: InputFile, asked: Prediction, out: Path | None, options: Mapping[str, Any], *,
     quiet: bool,
-) -> None:  # fmt: skip
-    """Run a chain's inputs in virtual time: when each would be over, and what each stage would take."""
+) -> int:  # fmt: skip
+    """Run a chain's inputs in virtual time: when each would be over, and what each stage would take.
+
+    Returns how many inputs failed: their sizes cannot be read.
+    """
     from trimtab.chains.declared_costs import workers_by_cost
     from trimtab.chains.plan import planned
     from trimtab.chains.session import Session
@@ -66,7 +70,11 @@ def predict(
         with out.open("w") as file:
             _write(results, file)
     show(_table(handle, results, sum(node.slots for node in nodes)))
+    failed = [result for result in results if not result.is_ok]
+    for result in failed:
+        note(f"input of line {given.lines[result.index]}: {result.failure}", quiet=quiet)
     note("predicted: no stage ran", quiet=quiet)
+    return len(failed)
 
 
 def _costs(chain: Chain, asked: Prediction) -> ChainCosts:
@@ -142,7 +150,7 @@ def _write(results: Sequence[Result], file: TextIO) -> None:
 def _table(handle: RunHandle, results: Sequence[Result], slots: int) -> Any:
     from rich.table import Table
 
-    completions_s = [result.elapsed_s for result in results]
+    completions_s = [result.elapsed_s for result in results if result.is_ok] or [math.nan]
     makespan_s = handle.elapsed_s
     busy_s = sum(counts.busy_s for counts in handle.counts.values())
     caption = (

@@ -112,8 +112,8 @@ def run_chain(
         raise UsageError("has no input that can be read", file=str(inputs), expected="a JSON value a line")
     fused: dict[str, Any] = {"fuse_s": 0.0} if no_fuse else {}
     if on == SIMULATED and given is not None:
-        predict(chain, given, asked, out, {"policy": policy, **fused}, quiet=quiet)
-        raise typer.Exit(USAGE if given.problems else 0)
+        n_failed = predict(chain, given, asked, out, {"policy": policy, **fused}, quiet=quiet)
+        raise typer.Exit(USAGE if given.problems else FAILED if n_failed else 0)
     options: dict[str, Any] = {
         "policy": policy,
         "journal": journal or default_folder(),
