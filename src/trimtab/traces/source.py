@@ -356,6 +356,10 @@ def _line_of(source: TraceSource, row_idx: int) -> int:
     with source.path.open("rb") as raw, _unpacked(raw, source.is_gzip, source.encoding) as stream:
         _skip_head(stream, source.kind)
         while block := _whole_records(stream, source):
+            lines = block.count(b"\n")
+            if b'"' not in block and row + lines <= row_idx:  # each line is a row
+                row, number = row + lines, number + lines
+                continue
             for record in _records(source, block):
                 if row == row_idx:
                     return number
