@@ -112,6 +112,16 @@ def test_events_within_a_slot_are_served_together() -> None:
     assert run.start_s.tolist() == [0, 60, 60, 120]
 
 
+@pytest.mark.parametrize("name", ["pollux", "sia"])
+def test_a_job_alone_begins_and_grows_though_nothing_else_happens(name: str) -> None:
+    """Pollux starts no job of the age 0, at which all would be lost to the start."""
+    run = run_of(jobs_of([0.0], 2000.0), name, clock="events(slot_s=1)", restart="flat(seconds_s=10)")
+    assert run.finished.all()
+    assert run.start_s[0] <= 1.0
+    assert run.change_gpus[:2].tolist() == [1, 2]
+    assert run.decided_s[-1] < run.finish_s[0] <= run.decided_s[-1] + 60.0 + 1e-6
+
+
 def test_finishes_may_be_rounded_up() -> None:
     run = run_of(jobs_of([0.0], 10.0, 2), "fifo", finish_rounding="up")
     assert run.finish_s.tolist() == [6.0]  # 10 / 1.8 = 5.56

@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from trimtab.domain.training_jobs import Ints
+
 
 class Clock(Protocol):
     """Says when the next decision is due."""
@@ -148,3 +150,11 @@ class Arrivals:
 CLOCKS: dict[str, type[Rounds | StepRounds | Events | Arrivals | Planned | Leases]] = {
     c.name: c for c in (Rounds, StepRounds, Events, Arrivals, Planned, Leases)
 }
+
+
+def a_round_later_s(now_s: float, gpus: Ints) -> float:
+    """When an allocator of rounds of a minute wants to decide again, as `wake_s`; inf = no job has GPUs.
+
+    Clocks of rounds ignore it. Under one of events, jobs that may grow from round to round grow so.
+    """
+    return now_s + 60.0 if gpus.any() else math.inf

@@ -11,9 +11,11 @@ import numpy as np
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records, configs
+from trimtab.training.clocks import a_round_later_s
 from trimtab.training.genetic_search import SearchProblem, search_allocation
 
 _FLOOR = 1e-3  # added to each speed-up
+_OLDER_S = 1.0  # than the age at which a start is worth nothing
 
 
 @dataclass
@@ -50,7 +52,8 @@ class Pollux(Allocator):
         As in the source's simulator, the fair share counts as one node. The search is stated in
         `training/genetic_search.py`. Jobs that may not scale keep their number of GPUs or wait; pinned jobs,
         and running ones that may not be preempted, keep their nodes. Of several types of GPU the estimate of
-        the first one counts. Autoscaling of the cluster is left out.
+        the first one counts. A clock of events is asked for a decision each minute, and for one when a young
+        job gains from its start. Autoscaling of the cluster is left out.
     """
 
     name: ClassVar[str] = "pollux"
@@ -81,7 +84,8 @@ class Pollux(Allocator):
         memory.population, memory.job_idx = found, jobs["job_idx"].copy()
         gpus = np.zeros_like(present)
         gpus[order] = found[0]
-        return Allocation(gpus=gpus, local_batch=np.full(len(jobs), AGENT_BATCH))
+        wake_s = _wake_s(jobs, found[0], problem, now_s)
+        return Allocation(gpus=gpus, local_batch=np.full(len(jobs), AGENT_BATCH), wake_s=wake_s)
 
     def _problem(
         self, jobs: Records, cluster: GpuCluster, present: Ints, fixed: Flags, speed: Speed
@@ -111,6 +115,14 @@ class Pollux(Allocator):
 def _fixed(jobs: Records, cluster: GpuCluster) -> Flags:
     runs: Flags = np.any(cluster.gpus > 0, axis=1)
     return runs & (jobs["pinned"] | ~jobs["preemptible"])
+
+
+def _wake_s(jobs: Records, gpus: Ints, problem: SearchProblem, now_s: float) -> float:
+    """A round later. Sooner for jobs that are too young, to which a start is worth nothing."""
+    worth_s = jobs["restarts"] * jobs["restart_s"] - jobs["age_s"]  # from now
+    waits: Flags = ~gpus.any(axis=1) & (worth_s >= 0) & (problem.speedup.max(axis=(1, 2)) > 0)
+    soon_s = now_s + float(worth_s[waits].min(initial=math.inf)) + _OLDER_S
+    return min(soon_s, a_round_later_s(now_s, gpus))
 
 
 def _speedups(jobs: Records, cluster: GpuCluster, speed: Speed, width: int) -> Floats:

@@ -17,6 +17,7 @@ from trimtab.domain.training_jobs import (
     Records,
 )
 from trimtab.solvers.multiple_choice import Choices, choose
+from trimtab.training.clocks import a_round_later_s
 from trimtab.training.configurations import configurations, holders, present_configuration
 from trimtab.training.node_packing import whole_nodes_first
 
@@ -51,6 +52,7 @@ class Sia(Allocator):
         to keep. A pure change of nodes costs a restart where the run charges it; the source's simulator does
         not charge it. Jobs of hybrid parallelism are not modelled. With speeds that are tables, goodput is
         throughput. Rigid jobs get the number of GPUs that they asked for, of the best type.
+        A clock of events is asked for a decision each minute.
     """
 
     name: ClassVar[str] = "sia"
@@ -78,7 +80,8 @@ class Sia(Allocator):
         gpus = np.zeros_like(cluster.gpus)
         placed = whole_nodes_first(counts, cluster, must_stay)
         gpus[placed.rows] = placed.gpus
-        return Allocation(gpus=gpus, local_batch=np.full(len(jobs), AGENT_BATCH))
+        batch = np.full(len(jobs), AGENT_BATCH)
+        return Allocation(gpus=gpus, local_batch=batch, wake_s=a_round_later_s(now_s, gpus))
 
     def _counts(
         self, jobs: Records, cluster: GpuCluster, ways: Records, stays: Ints, present: Ints, goodput: Floats
