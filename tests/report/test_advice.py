@@ -11,6 +11,7 @@ from support.synthetic import comparison
 from trimtab.experiments.scenario.loader import resolve_scenario
 from trimtab.experiments.serving.advice import advice_figures
 from trimtab.report.advice_texts import LIMITS, advice, verdict
+from trimtab.report.number_formats import rounded
 from trimtab.report.paired import Verdict, against_best
 
 CLUSTER = """
@@ -35,6 +36,13 @@ def test_the_best_is_named_and_only_certain_differences_are_called_certain() -> 
     one_run = " ".join(verdict(comparison(seeds=(0,))))
     assert "On this one run, without an interval" in one_run
     assert "for certain" not in one_run
+
+
+def test_numbers_in_sentences_are_written_in_full() -> None:
+    numbers = [3635.2, 160.4, 0.0, 0.25, 12.0, -0.3333]
+    assert [rounded(x, 2) for x in numbers] == ["3,600", "160", "0", "0.25", "12", "-0.33"]
+    assert rounded(73.1, 2, signed=True) == "+73"
+    assert rounded(1.5e-5) == "1.5e-05"
 
 
 def test_without_a_bound_nothing_is_said_of_one() -> None:

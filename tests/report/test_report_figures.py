@@ -9,6 +9,7 @@ import pytest
 from support.synthetic import POLICIES, comparison, random_curves
 from trimtab.metrics import Estimate
 from trimtab.report.data_figures import arrival_rate, size_histogram
+from trimtab.report.figure_parts import log_ticks
 from trimtab.report.palette import inks
 from trimtab.report.policy_figures import load_lines, metric_bars, trade_off
 from trimtab.report.time_figures import completion_cdf, latency_over_time, queue_length, utilisation_heatmap
@@ -103,6 +104,18 @@ def test_heat_map_names_groups_of_nodes_in_their_middle() -> None:
     assert list(axis.tickvals) == [0.5, 2.5, 4.5, 6.5]
 
 
+def test_heat_map_of_amounts_tells_the_least_from_nothing_and_names_its_rows() -> None:
+    """Rows whose names differ by more than their number have the name of all."""
+    curve = replace(
+        random_curves(0, 8, 5), rows_unit="GPUs", rows_most=16.0, row_names=tuple(map(chr, range(65, 78)))
+    )
+    figure = utilisation_heatmap({"random": curve}, "jobs")
+    assert figure.layout.yaxis.title.text == "jobs"
+    (below, nothing), (above, least) = figure.data[0].colorscale[1:3]
+    assert below == above <= 0.1 / 16.0  # what is drawn is rounded to a tenth
+    assert nothing != least
+
+
 def test_load_lines_are_the_sweep_with_its_interval() -> None:
     table = comparison(("random", "power-of-d"))
     figure = load_lines(table, "slo_attained_frac")
@@ -192,3 +205,10 @@ def test_failures_are_shaded_and_switches_stand_on_the_line_of_their_policy() ->
     crowded = latency_over_time({"auto": many})
     assert len(crowded.layout.shapes) == 12
     assert not crowded.layout.annotations
+
+
+@pytest.mark.parametrize("values", [[3635.0], [0.92, 2.97], [2091.0, 3635.0], [50.0, 20_000.0]])
+def test_a_log_axis_has_three_to_twelve_ticks(values: list[float]) -> None:
+    ticks = np.array(log_ticks(np.array(values))["tickvals"])
+    shown = ticks[(ticks > min(values) / 1.6) & (ticks < max(values) * 1.6)]
+    assert 3 <= len(shown) <= 12

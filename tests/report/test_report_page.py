@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from support.synthetic import POLICIES, comparison
 from trimtab.errors import UsageError
 from trimtab.experiments.serving.run import simulate
-from trimtab.metrics import METRICS
+from trimtab.metrics import METRICS, Estimate
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.packed_text import packed
 from trimtab.report.run_page import run_page
@@ -224,6 +225,17 @@ def test_a_page_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"out: can't write there"):
         write_text(tmp_path / "file" / "r.html", comparison_page(comparison(("random",), (0,))))
+
+
+def test_a_metric_that_is_nothing_for_all_policies_has_no_bars(tmp_path: Path) -> None:
+    table = comparison(("random", "power-of-d"), (0,))
+    shown = set(parsed(write_text(tmp_path / "r.html", comparison_page(table))).figures())
+    name = next(n for n in table.kind.figures.bars if f"bar-{n}" in shown)
+    for value in (0.0, math.nan):
+        for result in table.results:
+            result.metrics[name] = Estimate(value, None)
+        left = set(parsed(write_text(tmp_path / "r.html", comparison_page(table))).figures())
+        assert left == shown - {f"bar-{name}"}
 
 
 def test_a_run_has_a_page(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from trimtab.report.number_formats import time_unit, title_of
+from trimtab.report.number_formats import rounded, time_unit, title_of
 from trimtab.report.paired import Verdict, against_best
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def verdict(comparison: Comparison) -> list[str]:
     if math.isfinite(best.distance_frac.mean):
         more = 100.0 * (1.0 - 1.0 / (1.0 + best.distance_frac.mean))
         said.append(
-            f"No policy can be more than {more:.2g} % better than it on this work: it is "
-            f"{100 * best.distance_frac.mean:.2g} % above the lower bound."
+            f"No policy can be more than {rounded(more, 2)} % better than it on this work: it is "
+            f"{rounded(100 * best.distance_frac.mean, 2)} % above the lower bound."
         )
     return said
 
@@ -50,11 +50,11 @@ def verdict(comparison: Comparison) -> list[str]:
 def _best_text(comparison: Comparison, best: PolicyResult) -> str:
     metric = comparison.kind.metrics[comparison.kind.objective]
     value = best.metrics[metric.name]
-    half = f" ± {value.ci95:.2g}" if value.ci95 else ""
+    half = f" ± {rounded(value.ci95, 2)}" if value.ci95 else ""
     how = f"{len(best.runs)} seeds" if len(best.runs) > 1 and not best.is_seedless else "one run"
     return (
         f"{best.policy} has the best {title_of(metric)} of {len(comparison.results)}: "
-        f"{value.mean:.3g}{half} {metric.unit} ({how})."
+        f"{rounded(value.mean)}{half} {metric.unit} ({how})."
     )
 
 
@@ -67,10 +67,10 @@ def _behind_text(best: PolicyResult, behind: list[PolicyResult], name: str, unit
         mean = result.metrics[name].mean
         factor = mean / base if base > 0 else math.nan
         if not math.isfinite(factor):
-            return f"{result.policy} has {mean:.3g} {unit}"
+            return f"{result.policy} has {rounded(mean)} {unit}"
         if factor < 2:
-            return f"{result.policy} has {100 * (factor - 1):+.2g} %"
-        return f"{result.policy} has {factor:.2g} times as much"
+            return f"{result.policy} has {rounded(100 * (factor - 1), 2, signed=True)} %"
+        return f"{result.policy} has {rounded(factor, 2)} times as much"
 
     is_one_run = len(best.runs) < 2 or (best.is_seedless and next_one.is_seedless)
     how = "On this one run, without an interval" if is_one_run else "Worse for certain (95 %, paired)"
@@ -92,19 +92,21 @@ def _limits(figures: AdviceFigures) -> list[str]:
     metrics, load = figures.run.metrics, figures.run.inputs.offered_load
     waited_s, took_s = metrics["queueing_mean_s"], metrics["completion_mean_s"]
     share = waited_s / took_s if took_s > 0 else math.nan
-    offered = f"The fleet is offered {100 * load:.3g} % of what it can sustain."
+    offered = f"The fleet is offered {rounded(100 * load)} % of what it can sustain."
     said = [offered if math.isfinite(load) else "All requests arrive at once, so there is no load."]
-    waits = f"Requests wait {waited_s:.2g} s on average, {100 * share:.2g} % of their completion"
+    waits = (
+        f"Requests wait {rounded(waited_s, 2)} s on average, {rounded(100 * share, 2)} % of their completion"
+    )
     if not share > _WAITS:
         return [*said, f"{waits}: slots do not limit it, service times do."]
     said.append(f"{waits}: slots limit it.")
     if len(figures.classes) > 1:
         most = max(figures.classes, key=lambda c: c.work_frac)
         longest = max(figures.classes, key=lambda c: c.queueing_mean_s)
-        said.append(f"Class {most.name} is {100 * most.work_frac:.2g} % of the work.")
-        said.append(f"Class {longest.name} waits longest, {longest.queueing_mean_s:.3g} s.")
+        said.append(f"Class {most.name} is {rounded(100 * most.work_frac, 2)} % of the work.")
+        said.append(f"Class {longest.name} waits longest, {rounded(longest.queueing_mean_s)} s.")
     if len(figures.busy_frac) > 1:
-        busy = ", ".join(f"{name} {100 * frac:.2g} %" for name, frac in figures.busy_frac.items())
+        busy = ", ".join(f"{name} {rounded(100 * frac, 2)} %" for name, frac in figures.busy_frac.items())
         said.append(f"Slots are busy: {busy}.")
     return said + _peak(figures)
 
@@ -118,9 +120,11 @@ def _peak(figures: AdviceFigures) -> list[str]:
     if not hot.load > _HOT * mean:
         return []
     unit, unit_s = time_unit(figures.windows[-1].end_s - figures.windows[0].start_s)
-    when = f"from {hot.start_s / unit_s:.3g} to {hot.end_s / unit_s:.3g} {unit}"
-    loads = f"load {100 * hot.load:.3g} % against {100 * mean:.3g} % on average"
-    return [f"It is busiest {when}: {loads}; requests that arrive then wait {hot.queueing_mean_s:.3g} s."]
+    when = f"from {rounded(hot.start_s / unit_s)} to {rounded(hot.end_s / unit_s)} {unit}"
+    loads = f"load {rounded(100 * hot.load)} % against {rounded(100 * mean)} % on average"
+    return [
+        f"It is busiest {when}: {loads}; requests that arrive then wait {rounded(hot.queueing_mean_s)} s."
+    ]
 
 
 def _one_more_texts(figures: AdviceFigures) -> list[str]:
@@ -139,14 +143,15 @@ def _is_certain(more: OneMore) -> bool:
 
 
 def _more_text(more: OneMore, base: float) -> str:
-    price = f" ({more.usd_per_hour:.3g} USD per hour)" if more.usd_per_hour > 0 else ""
+    price = f" ({rounded(more.usd_per_hour)} USD per hour)" if more.usd_per_hour > 0 else ""
     what, ci95 = f"One more {more.node_type}{price}", more.change_s.ci95
     if not _is_certain(more):
-        return f"{what}: no change of mean completion beyond the noise of {ci95:.2g} s."
-    half = "" if not ci95 else f" ± {ci95:.2g}"
-    percent = f" ({100 * more.change_s.mean / base:+.2g} %)" if base > 0 else ""
+        return f"{what}: no change of mean completion beyond the noise of {rounded(ci95, 2)} s."
+    half = "" if not ci95 else f" ± {rounded(ci95, 2)}"
+    percent = f" ({rounded(100 * more.change_s.mean / base, 2, signed=True)} %)" if base > 0 else ""
     one = ", on this one run" if ci95 is None else ""
-    return f"{what}: mean completion changes by {more.change_s.mean:+.2g}{half} s{percent}{one}."
+    change = rounded(more.change_s.mean, 2, signed=True)
+    return f"{what}: mean completion changes by {change}{half} s{percent}{one}."
 
 
 def _doubts(figures: AdviceFigures) -> list[str]:
@@ -154,7 +159,7 @@ def _doubts(figures: AdviceFigures) -> list[str]:
     load = figures.run.inputs.offered_load
     if math.isfinite(load) and load > 1.0:
         waits = "waits are as long as the trace, and say little"
-        said.append(f"At {100 * load:.3g} % the queue grows until the trace ends: {waits}.")
+        said.append(f"At {rounded(100 * load)} % the queue grows until the trace ends: {waits}.")
     if not figures.has_own_times:
         said.append(
             "Service times are trimtab's defaults for this format, not yours: `trimtab fit` finds yours."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -128,9 +129,16 @@ def _balance_section(comparison: Comparison) -> str:
     parts = []
     if chosen.trade_off is not None and len(comparison.results) > 1:
         parts.append(wide(FigureCard("trade-off", "Evenness against speed", chosen.trade_off_text)))
-    parts.append(grid(_metric_cards(comparison, "bar", chosen.bars), "24rem"))
+    parts.append(grid(_metric_cards(comparison, "bar", _bars(comparison)), "24rem"))
     how = "Best policy on top; whiskers are 95 % intervals."
     return section("balance", chosen.bars_title, how, *parts)
+
+
+def _bars(comparison: Comparison) -> dict[str, str]:
+    """The metrics with a figure of bars: those that are not 0, or undefined, for all policies."""
+    bars = comparison.kind.figures.bars
+    means = {name: [result.metrics[name].mean for result in comparison.results] for name in bars}
+    return {n: how for n, how in bars.items() if any(math.isfinite(m) and m != 0.0 for m in means[n])}
 
 
 def _metric_cards(comparison: Comparison, prefix: str, texts: Mapping[str, str]) -> list[FigureCard]:
@@ -145,7 +153,9 @@ def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) ->
     drawn = {"objective": policy_figures.metric_bars(comparison, kind.objective)}
     if curves:
         ranked = {r.policy: curves[r.policy] for r in comparison.ranked() if r.policy in curves}
-        drawn |= curve_figures(curves, kind.items) | {"heat": time_figures.utilisation_heatmap(ranked)}
+        rows = kind.items if any(curve.rows_unit for curve in ranked.values()) else "nodes"
+        drawn |= curve_figures(curves, kind.items)
+        drawn |= {"heat": time_figures.utilisation_heatmap(ranked, rows)}
         drawn |= {
             f"series-{name}": time_figures.series_over_time(curves, name, text.axis, is_frac=text.is_frac)
             for name, text in chosen.series.items()
@@ -154,4 +164,4 @@ def _comparison_figures(comparison: Comparison, curves: Mapping[str, Curves]) ->
         drawn |= {f"load-{name}": policy_figures.load_lines(comparison, name) for name in chosen.over_load}
     if chosen.trade_off is not None and len(comparison.results) > 1:
         drawn["trade-off"] = policy_figures.trade_off(comparison, *chosen.trade_off)
-    return drawn | {f"bar-{name}": policy_figures.metric_bars(comparison, name) for name in chosen.bars}
+    return drawn | {f"bar-{name}": policy_figures.metric_bars(comparison, name) for name in _bars(comparison)}

@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 BAR_PX, BARS_BASE_PX = 32, 70  # height of a bar with its room, and of what surrounds the bars
 AXIS_MARGIN: Final = 1.6  # factor that a log axis leaves above and below
+NEAR: Final = 4.0  # ratio of the most to the least on a log axis, below which its ticks have equal steps
 
 
 def new_figure(*, height_px: int = 400, x_title: str = "", y_title: str = "") -> Figure:
@@ -85,11 +86,16 @@ def use_log_axis(update_axis: Callable[..., Any], values: Floats) -> None:
 
 
 def log_ticks(values: Floats) -> dict[str, Any]:
-    """Ticks at 1, 2 and 5 times the powers of ten around the values."""
+    """Ticks at 1, 2 and 5 times the powers of ten around the values; where they are near, at equal steps."""
     if not len(values):
         return {}
-    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    least, most = float(values.min()), float(values.max())
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 2, 5)]
+    if most < NEAR * least:
+        power = 10.0 ** math.floor(math.log10(most / 4))
+        step = max(k * power for k in (1, 2, 5) if k * power <= most / 4 or k == 1)
+        ticks = [step * k for k in range(1, math.ceil(AXIS_MARGIN * most / step) + 1)]
     return {
         "tickvals": ticks,
         "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks],

@@ -110,6 +110,18 @@ def _unit_text(unit: str, power: int) -> str:
     return " ".join(part for part in (scale, "" if unit == "1" else unit) if part)
 
 
+def rounded(value: float, digits: int = 3, *, signed: bool = False) -> str:
+    """A number in a sentence: so many digits, those before the point always in full."""
+    if not math.isfinite(value):
+        return "–"
+    short = float(f"{value:.{digits}g}")
+    if 0.0 < abs(short) < 1e-4:
+        return f"{short:{'+' if signed else ''}g}"
+    decimals = max(0, digits - 1 - _magnitude(abs(short)))
+    text = f"{short:{'+' if signed else ''},.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def title_of(metric: Metric) -> str:
     """Name of a metric in words, without its unit: `completion_p99_s` is "completion p99"."""
     if metric.name in _WORDS:

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from trimtab.experiments.curves import Curves
 
 MOST_NAMED: Final = 8  # failures with their names; of more only the shade
+AMOUNTS: Final = [  # Cividis, from a grey on that differs from its dark blue of nothing; √ of the amount
+    [0.0, "#00224e"],
+    [0.001, "#00224e"],
+    [0.001, "#5b606e"],
+    [0.04, "#787875"],
+    [0.16, "#979176"],
+    [0.36, "#b9ab6d"],
+    [0.64, "#dcc858"],
+    [1.0, "#fee838"],
+]
 MOST_GROUPS: Final = 12  # of nodes that get a name on the axis of the heat map
 
 
@@ -100,10 +110,10 @@ def series_over_time(curves: Mapping[str, Curves], name: str, axis: str, *, is_f
     return figure.update_yaxes(tickformat=".0%" if is_frac else "")
 
 
-def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
+def utilisation_heatmap(curves: Mapping[str, Curves], rows: str = "nodes") -> Figure:
     """Share of each node's slots in use over time; a menu chooses the policy. Rows are nodes by type.
 
-    Rows of a kind with a unit show amounts of it instead of shares.
+    Rows of a kind with a unit show amounts of it instead of shares. `rows`: what they are.
     """
     unit, unit_s = _time_unit(curves)
     first = next(iter(curves.values()))
@@ -120,7 +130,7 @@ def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
             x=float32(curve.edges_s / unit_s),
             zmin=0,
             zmax=top,
-            colorscale="Cividis",
+            colorscale=AMOUNTS if first.rows_unit else "Cividis",
             colorbar={
                 "title": {"text": first.rows_unit or "in use"},
                 "ticksuffix": suffix,
@@ -131,7 +141,7 @@ def utilisation_heatmap(curves: Mapping[str, Curves]) -> Figure:
         )
     if len(curves) > 1:
         figure.update_layout(updatemenus=[_policy_menu(list(curves))])
-    _name_nodes(figure, first.row_names)
+    _name_rows(figure, first.row_names, rows)
     return figure.update_layout(showlegend=False).update_xaxes(showgrid=False).update_yaxes(showgrid=False)
 
 
@@ -159,13 +169,13 @@ def _only(i: int, n: int) -> list[bool]:
     return [j == i for j in range(n)]
 
 
-def _name_nodes(figure: Figure, row_names: Sequence[str]) -> None:
+def _name_rows(figure: Figure, row_names: Sequence[str], rows: str) -> None:
     """One label and one line for each group of rows whose names differ only in their number."""
     stems = [name.rstrip("0123456789").rstrip("-_ .") for name in row_names]
     sizes = [(stem, len(list(rows))) for stem, rows in groupby(stems)]
     figure.update_yaxes(autorange="reversed")
     if len(sizes) > MOST_GROUPS:
-        figure.update_yaxes(title={"text": "nodes"}, showticklabels=False)
+        figure.update_yaxes(title={"text": rows}, showticklabels=False)
         return
     ends = np.cumsum([size for _, size in sizes])
     middles = [float(end - (size + 1) / 2) for end, (_, size) in zip(ends, sizes, strict=True)]

@@ -164,9 +164,15 @@ class JobStates:
             self._count[job_idx] = counts
             self._changes.append((np.full(int(other.sum()), self.decisions), job_idx[other], counts[other]))
 
-    def done_gpu_s(self, active: Ints, work_left: Floats) -> float:
-        """Work done so far, as GPU seconds of the jobs alone with the GPUs that they asked for."""
-        total = self.jobs["work_total"][active]
+    def done_gpu_s(self, active: Ints, truth: WorkLeft) -> float:
+        """Work done so far, as GPU seconds of the jobs alone with the GPUs that they asked for.
+
+        Of the true work where it is known before, else of the declared work.
+        """
+        true_work = self.workload.work[active]
+        is_known = bool(np.isfinite(true_work).all())
+        work_left = truth.true_work_left(active) if is_known else truth.work_left(active)
+        total = true_work if is_known else self.jobs["work_total"][active]
         left_frac = np.divide(
             work_left, total, out=np.zeros(len(active)), where=(total > 0) & np.isfinite(total)
         )

@@ -270,7 +270,7 @@ class _Run:
             self.active, self.now_s, self.setup.truth, self.setup.restart, is_oracle=self.is_oracle
         )
         cluster = self._cluster(jobs)
-        done_gpu_s = self.jobs.done_gpu_s(self.active, self.setup.truth.work_left(self.active))
+        done_gpu_s = self.jobs.done_gpu_s(self.active, self.setup.truth)
         made = self.decider.decide(jobs, cluster, self.now_s, self.speed, self.running)
         self._apply(made.allocation, made.held)
         waiting = len(self.active) - len(self.held.rows)

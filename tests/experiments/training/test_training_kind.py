@@ -176,8 +176,10 @@ def test_goodput_over_time_adds_up_to_the_work_that_was_done(policy: str) -> Non
 
 def test_goodput_by_hand() -> None:
     # One job of 100 units, asked for 2 GPUs (1.8/s alone: 55.6 s), runs on 2 of 8 GPUs from 0 to 55.6 s.
-    workload = jobs_of([0], [100], [2])
-    workload.duration_s[:] = 100 / 1.8
+    # What it declared is as wrong as it may be. Of the other there is nearly nothing; it comes half-way.
+    workload = jobs_of([0, 50 / 1.8], [100, 1e-9], [2, 2])
+    workload = replace(workload, declared_work=np.array([200.0, 1.0]))
+    workload.duration_s[:] = workload.work / 1.8
     run = run_of(workload, "fifo")
     half = np.array([0.0, 50 / 1.8, 100 / 1.8, 1000.0])
     assert goodput_over_time(run, half) == pytest.approx([0.25, 0.25, 0.0])

@@ -246,7 +246,7 @@ class LiveDecisions:
         running = _running(self.active[held.rows], held.gpus)
         waiting = len(self.active) - len(held.rows)
         rejected = {int(self.active[row]): why for row, why in allocation.rejected.items()}
-        done_gpu_s = self.states.done_gpu_s(self.active, self.done.work_left(self.active))
+        done_gpu_s = self.states.done_gpu_s(self.active, self.done)
         self.states.decided(now_s, spent_s, waiting, running, done_gpu_s)
         self.rejected |= rejected
 
