@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from trimtab.domain.training_jobs import Ints
+from trimtab.domain.training_jobs import Flags, Ints
 
 
 class Clock(Protocol):
@@ -152,9 +152,13 @@ CLOCKS: dict[str, type[Rounds | StepRounds | Events | Arrivals | Planned | Lease
 }
 
 
-def a_round_later_s(now_s: float, gpus: Ints) -> float:
-    """When an allocator of rounds of a minute wants to decide again, as `wake_s`; inf = no job has GPUs.
+def a_round_later_s(now_s: float, gpus: Ints, scales: Flags) -> float:
+    """When an allocator of rounds of a minute wants to decide again, as `wake_s`; inf = no job may grow.
 
-    Clocks of rounds ignore it. Under one of events, jobs that may grow from round to round grow so.
+    Clocks of rounds ignore it. Under one of events, jobs that grow from round to round do so too.
+
+    Args:
+        gpus: [jobs, nodes] as decided.
+        scales: [jobs] whether a job takes several numbers of GPUs.
     """
-    return now_s + 60.0 if gpus.any() else math.inf
+    return now_s + 60.0 if gpus[scales].any() else math.inf

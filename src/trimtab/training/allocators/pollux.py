@@ -52,8 +52,8 @@ class Pollux(Allocator):
         As in the source's simulator, the fair share counts as one node. The search is stated in
         `training/genetic_search.py`. Jobs that may not scale keep their number of GPUs or wait; pinned jobs,
         and running ones that may not be preempted, keep their nodes. Of several types of GPU the estimate of
-        the first one counts. A clock of events is asked for a decision each minute, and for one when a young
-        job gains from its start. Autoscaling of the cluster is left out.
+        the first one counts. A clock of events is asked for a decision each minute while jobs run that
+        scale, and for one when a young job gains from its start. Autoscaling of the cluster is left out.
     """
 
     name: ClassVar[str] = "pollux"
@@ -122,7 +122,7 @@ def _wake_s(jobs: Records, gpus: Ints, problem: SearchProblem, now_s: float) -> 
     worth_s = jobs["restarts"] * jobs["restart_s"] - jobs["age_s"]  # from now
     waits: Flags = ~gpus.any(axis=1) & (worth_s >= 0) & (problem.speedup.max(axis=(1, 2)) > 0)
     soon_s = now_s + float(worth_s[waits].min(initial=math.inf)) + _OLDER_S
-    return min(soon_s, a_round_later_s(now_s, gpus))
+    return min(soon_s, a_round_later_s(now_s, gpus, jobs["scales"]))
 
 
 def _speedups(jobs: Records, cluster: GpuCluster, speed: Speed, width: int) -> Floats:

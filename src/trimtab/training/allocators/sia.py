@@ -52,7 +52,7 @@ class Sia(Allocator):
         to keep. A pure change of nodes costs a restart where the run charges it; the source's simulator does
         not charge it. Jobs of hybrid parallelism are not modelled. With speeds that are tables, goodput is
         throughput. Rigid jobs get the number of GPUs that they asked for, of the best type.
-        A clock of events is asked for a decision each minute.
+        While jobs run that scale, a clock of events is asked for a decision each minute.
     """
 
     name: ClassVar[str] = "sia"
@@ -81,7 +81,7 @@ class Sia(Allocator):
         placed = whole_nodes_first(counts, cluster, must_stay)
         gpus[placed.rows] = placed.gpus
         batch = np.full(len(jobs), AGENT_BATCH)
-        return Allocation(gpus=gpus, local_batch=batch, wake_s=a_round_later_s(now_s, gpus))
+        return Allocation(gpus=gpus, local_batch=batch, wake_s=a_round_later_s(now_s, gpus, jobs["scales"]))
 
     def _counts(
         self, jobs: Records, cluster: GpuCluster, ways: Records, stays: Ints, present: Ints, goodput: Floats
