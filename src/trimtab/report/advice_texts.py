@@ -146,7 +146,7 @@ def _more_text(more: OneMore, base: float) -> str:
     price = f" ({rounded(more.usd_per_hour)} USD per hour)" if more.usd_per_hour > 0 else ""
     what, ci95 = f"One more {more.node_type}{price}", more.change_s.ci95
     if not _is_certain(more):
-        return f"{what}: no change of mean completion beyond the noise of {rounded(ci95, 2)} s."
+        return f"{what}: no change of mean completion beyond the noise of {rounded(ci95 or 0.0, 2)} s."
     half = "" if not ci95 else f" ± {rounded(ci95, 2)}"
     percent = f" ({rounded(100 * more.change_s.mean / base, 2, signed=True)} %)" if base > 0 else ""
     one = ", on this one run" if ci95 is None else ""
