@@ -9,8 +9,11 @@ programming, 1986; from memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.training_jobs import Floats
 
 _STEPS = 60  # of each bisection
@@ -41,10 +44,20 @@ def central_shares(least: Floats, gpus: Floats, capacity: float) -> Floats:
 
 def _at_price(least: Floats, gpus: Floats, price: float) -> Floats:
     """Where 1/(x − least) + 1/x − 1/(1 − x) = gpus · price, by bisection."""
-    low, high = least.copy(), np.ones_like(least)
-    for _ in range(_STEPS):
-        x = 0.5 * (low + high)
-        with np.errstate(divide="ignore"):
-            rises = 1.0 / (x - least) + 1.0 / x - 1.0 / (1.0 - x) > gpus * price
-        low, high = np.where(rises, x, low), np.where(rises, high, x)
-    return low
+    share = np.empty_like(least)
+    _bisect(least, gpus * price, share)
+    return share
+
+
+@kernel
+def _bisect(least: Any, cost: Any, share: Any) -> Any:
+    for i in range(len(least)):
+        low, high = least[i], 1.0
+        for _ in range(_STEPS):
+            x = 0.5 * (low + high)
+            if x <= least[i] or (x < 1.0 and 1.0 / (x - least[i]) + 1.0 / x - 1.0 / (1.0 - x) > cost[i]):
+                low = x
+            else:
+                high = x
+        share[i] = low
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ class _Rungs:
     """Metrics recorded at each milestone, and the rung that each job has passed."""
 
     recorded: list[dict[int, float]] = field(default_factory=list)
+    least: dict[int, float] = field(default_factory=dict)  # rung → quantile of what is recorded, if known
     passed: dict[int, int] = field(default_factory=dict)
 
 
@@ -91,26 +93,33 @@ class HyperSched(Allocator):
                 if len(memory.recorded) <= rung:
                     memory.recorded.append({})
                 memory.recorded[rung][job] = float(merit[row])
+                memory.least.pop(rung, None)
             memory.passed[job] = rung
             if rung >= 0:
                 known = memory.recorded[rung]
-                paused[row] = known[job] < np.quantile(list(known.values()), 1.0 - 1.0 / self.eta)
+                if rung not in memory.least:
+                    memory.least[rung] = float(np.quantile(list(known.values()), 1.0 - 1.0 / self.eta))
+                paused[row] = known[job] < memory.least[rung]
         return paused
 
     def _raise(self, jobs: Records, order: Ints, chosen: Ints, free: int, now_s: float, speed: Speed) -> None:
         """Levels up for the best jobs while that is worth a restart, in place."""
-        for row in order:
-            job = jobs[row : row + 1]
-            if not job["scales"][0] or chosen[row] == 0:
-                continue
-            while free > 0:
+        rows = order[jobs["scales"][order] & (chosen[order] > 0)]
+        if free <= 0 or not len(rows):
+            return
+        least, most = chosen[rows], jobs["gpus_max"][rows]
+        doublings = np.arange(int((most // least).max()).bit_length() + 1)
+        levels = np.minimum(least[:, None] << doublings, most[:, None])
+        rates = speed.goodput(jobs[rows, None], configs(levels)).tolist()
+        for row, rate in zip(rows.tolist(), rates, strict=True):
+            job = jobs[row]
+            for now, then in itertools.pairwise(rate):
                 level = 2 * int(chosen[row])
-                if level > job["gpus_max"][0] or level - chosen[row] > free:
+                if level > job["gpus_max"] or level - chosen[row] > free:
                     break
-                now, then = speed.goodput(job, configs(np.array([chosen[row], level])))
-                needed_s = float(job["work_left"][0]) / max(float(now), 1e-12)
-                left_s = min(max(float(job["deadline_s"][0]) - now_s, 0.0), needed_s)
-                if then * (left_s - float(job["restart_s"][0])) <= _WORTH * now * left_s:
+                needed_s = float(job["work_left"]) / max(now, 1e-12)
+                left_s = min(max(float(job["deadline_s"]) - now_s, 0.0), needed_s)
+                if then * (left_s - float(job["restart_s"])) <= _WORTH * now * left_s:
                     break
                 free -= level - int(chosen[row])
                 chosen[row] = level
