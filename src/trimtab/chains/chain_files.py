@@ -201,9 +201,10 @@ class _FileBuilder:
 def _imported(module: str, file: str, field: str | None = None) -> Any:
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except Exception as error:  # whatever the user's code raises
+        told = error if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise ChainError(
-            f"cannot be imported: {error}", file=file, field=field, value=module, expected="a module"
+            f"cannot be imported: {told}", file=file, field=field, value=module, expected="a module"
         ) from error
 
 

@@ -58,8 +58,6 @@ _FIXED = (
     "limits.shared",
     "store",
     "batches",
-    "chains",
-    "chain_workers",
     "record",
     "telemetry",
     "discovery",
@@ -385,4 +383,5 @@ class Gateway:
 
 def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
     """Changed keys that take effect only after a restart."""
-    return [name for name in _FIXED if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]
+    chains = () if config_mapping.chains_may_change(begun_with, wanted) else ("chains", "chain_workers")
+    return [name for name in (*_FIXED, *chains) if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

@@ -86,7 +86,9 @@ class GatewayControl:
         """Read the configuration again."""
         if self._reload is None:
             raise UsageError("there is no configuration file to read again", field="reload")
-        done = await self._gateway.reload(self._reload())
+        config = self._reload()
+        async with self._service.changing_chains(config):
+            done = await self._gateway.reload(config)
         return done | {"kept": self.node_changes()}
 
     async def receipt(self, request_id: str) -> Json | None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.gateway.served_gateway import ServedGateway, serving, until
+from support.gateway.served_gateway import OPEN, ServedGateway, serving, until
+from support.served import WAIT_S, configure
 from trimtab.errors import ConfigError
 from trimtab.gateway.config import digest_of, parse_config
 from trimtab.gateway.job_api import chain_workers
@@ -46,6 +47,13 @@ def shout(text: str):
 @chain
 def draw(word: str = "a"):
     return picture(word)
+"""
+
+LINES = """
+name: lines
+inputs: {text: str}
+stages: {words: {run: some.words, args: {text: input.text}}}
+output: words
 """
 
 
@@ -199,6 +207,44 @@ async def shows_progress_and_cancels(gateway: ServedGateway, client: Client) -> 
     assert (await client.run("draw", 30, input="a"))[0] == 200  # the worker is free again
 
 
+async def takes_over_chains_at_a_reload(gateway: ServedGateway, client: Client, folder: Path) -> None:
+    status, job, _ = await client.run("loud", input="wait")
+    assert status == 202
+
+    async def has_begun() -> Any:
+        return (await client.ask("GET", f"jobs/{job['id']}"))[1]["status"] == "dispatched"
+
+    await until(has_begun, "it begins")
+    text = STAGES.replace("return word.upper()", "return word.upper() + '!'")
+    offered = {"quiet": {"file": "some.py:shout"}, "lines": {"file": "lines.yaml"}}
+    (folder / "lines.yaml").write_text(LINES)
+
+    async def reload(chains: dict[str, Any], code: str) -> tuple[int, Any]:
+        configure(folder, OPEN | config(folder, chains=chains))
+        (folder / "some.py").write_text(code)
+        admin = {"headers": {"authorization": "Bearer admin", "x-trimtab-admin": "1"}}
+        async with gateway.session.post(f"{gateway.admin}/admin/reload", **admin) as answer:
+            return answer.status, await answer.json()
+
+    status, told = await reload(offered, text + "\n1 / 0\n")
+    assert status == 400
+    assert "lines.yaml: stages.words.run: cannot be imported: ZeroDivisionError" in str(told)
+    assert {one["id"] for one in (await client.ask("GET", "chains"))[1]["data"]} == {"loud", "draw"}
+    status, told = await reload(offered, text)
+    assert (status, told["needs_restart"]) == (200, [])
+    assert "chains" in told["changed"]
+    assert (await client.run("loud", input="a"))[0] == 404
+    status, told, _ = await client.run("quiet", WAIT_S, input="a b")
+    assert (status, told["data"][0]["output"]) == (200, ["A!", "B!"])
+    status, told, _ = await client.run("lines", WAIT_S, input="a b")
+    assert (status, told["data"][0]["output"]) == (200, ["a", "b"])
+    assert await has_begun()  # it runs on, of a chain that is gone
+    (folder / "gate").touch()
+    assert (await client.ended(job["id"]))["status"] == "done"
+    _, told, _ = await client.ask("GET", f"jobs/{job['id']}/result")
+    assert told["data"][0]["output"] == ["WAIT"]
+
+
 def test_a_gateway_offers_chains(tmp_path: Path) -> None:
     """One gateway for all of it: each start costs seconds."""
 
@@ -207,6 +253,7 @@ def test_a_gateway_offers_chains(tmp_path: Path) -> None:
             await runs_as_jobs_and_lists(gateway, client)
             await shows_progress_and_cancels(gateway, client)
             await refuses_wrong_requests_and_keeps_tenants_apart(gateway, client)  # leaves a run that waits
+            await takes_over_chains_at_a_reload(gateway, client, tmp_path)
 
     asyncio.run(main())
 
@@ -243,7 +290,7 @@ def test_short_stages_are_joined_as_the_configuration_says(
     for text in ("{}", "{fuse_s: 0}"):
         store = f"store: {{results_folder: {tmp_path}}}"
         config = parse_config(f"insecure_no_auth: true\n{store}\nchain_workers: {text}")
-        chain_workers.ChainWorkers(config)
+        chain_workers.offered(config)
     assert [options["fuse_s"] for options in began] == [0.005, 0.0]
 
 

@@ -72,6 +72,11 @@ class ChainWorkersSpec(Spec):
     )
     policy: PolicySpec = Field("downstream-aware", description="decides which stage starts where")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether workers are this gateway's own, so that others may be started beside them."""
+        return self.on in ("processes", "in-process")
+
     @model_validator(mode="after")
     def _check_season(self) -> ChainWorkersSpec:
         if self.season_s and (".." not in str(self.count) or self.on == "in-process"):

@@ -37,7 +37,7 @@ class ChainRunner:
     async def run(self, job: Job, progress: RunProgress) -> JobResult:
         """Run a job from its beginning, or from what its run has done before."""
         if job.queue not in self._workers.chains:
-            return JobResult(JobState.FAILED, error_code="no_such_chain", error=f"no chain {job.queue}")
+            return _no_such_chain(job)
         if not await progress.started(_HERE, idempotent=True):
             return JobResult(JobState.CANCELLED)
         exchange = self._exchange(job)
@@ -80,6 +80,8 @@ class ChainRunner:
 
     async def _run(self, job: Job, progress: RunProgress) -> JobResult:
         asked = orjson.loads(await asyncio.to_thread(progress.input.read_bytes))
+        if (entry := self._workers.entries.get(job.queue)) is None:  # gone since, by a reload
+            return _no_such_chain(job)
         try:
             handle = await self._workers.run(
                 job.id,
@@ -93,24 +95,33 @@ class ChainRunner:
             return JobResult(JobState.QUEUED, retry_after_s=_AGAIN_S)
         busy_s = sum(counts.busy_s for counts in handle.counts.values())
         self._usage.add(job.tenant, job.queue, 0, 0, busy_s)
-        return await asyncio.to_thread(self._kept, job, handle.wait(), "input" in asked, progress)
+        only_type = entry.content_type if "input" in asked else None
+        return await asyncio.to_thread(_kept, job, handle.wait(), only_type, progress)
 
-    def _kept(self, job: Job, results: Sequence[Result], is_single: bool, progress: RunProgress) -> JobResult:
-        """The results in the job's file. A run of one input fails with it."""
-        first = results[0]
-        if is_single and not first.is_ok:
-            return JobResult(JobState.FAILED, error_code="stage_failed", error=str(first.failure))
-        content_type, data = JSON_TYPE, b""
-        if is_single and isinstance(first.value, bytes | bytearray | memoryview):
-            content_type, data = self._workers.entries[job.queue].content_type, bytes(first.value)
-        else:
-            data = _as_json(job.queue, results)
-        file = progress.result(content_type)
-        try:
-            file.write(data)
-        except TooLarge:
-            return JobResult(JobState.FAILED, error_code="result_too_large", error="the output is too large")
-        return JobResult(JobState.DONE, file=file.finish())
+
+def _no_such_chain(job: Job) -> JobResult:
+    return JobResult(JobState.FAILED, error_code="no_such_chain", error=f"no chain {job.queue}")
+
+
+def _kept(job: Job, results: Sequence[Result], only_type: str | None, progress: RunProgress) -> JobResult:
+    """The results in the job's file.
+
+    `only_type`: a run of one input, whose output that is bytes has this type, and which fails with it.
+    """
+    first, is_single = results[0], only_type is not None
+    if is_single and not first.is_ok:
+        return JobResult(JobState.FAILED, error_code="stage_failed", error=str(first.failure))
+    content_type, data = JSON_TYPE, b""
+    if only_type is not None and isinstance(first.value, bytes | bytearray | memoryview):
+        content_type, data = only_type, bytes(first.value)
+    else:
+        data = _as_json(job.queue, results)
+    file = progress.result(content_type)
+    try:
+        file.write(data)
+    except TooLarge:
+        return JobResult(JobState.FAILED, error_code="result_too_large", error="the output is too large")
+    return JobResult(JobState.DONE, file=file.finish())
 
 
 def _as_json(chain: str, results: Sequence[Result]) -> bytes:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from shutil import disk_usage
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
+from trimtab.gateway.config_mapping import chains_may_change
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.batch_handlers import BatchApi
@@ -36,7 +39,7 @@ from trimtab.jobs import (
 
 if TYPE_CHECKING:
     from trimtab.gateway.job_api.chain_handlers import ChainsApi
-    from trimtab.gateway.job_api.chain_workers import ChainWorkers
+    from trimtab.gateway.job_api.chain_workers import ChainWorkers, Offer
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class JobService:
         self._batch_api: BatchApi | None = None
         self._chains_api: ChainsApi | None = None
         self.chains: ChainWorkers | None = None  # None = the configuration has no chains
+        self._change = asyncio.Lock()
         self._config = config
         self._batch_settings = config.batches
         self._work: list[asyncio.Task[None]] = []
@@ -106,13 +110,18 @@ class JobService:
             concurrency=self._batch_settings.concurrency,
         )
         by_kind: dict[str, Runner] = {BATCH_KIND: batches}
-        if self._config.chains:
-            from trimtab.gateway.job_api.chain_runner import CHAIN_KIND, ChainRunner  # loads chains
-            from trimtab.gateway.job_api.chain_workers import ChainWorkers
-
-            self.chains = await asyncio.to_thread(ChainWorkers, self._config)
-            by_kind[CHAIN_KIND] = ChainRunner(self.chains, around, observers, self.usage)
         jobs = JobQueue(self.store, KindRunner(runner, by_kind), self._settings, bounds=bounds)
+
+        def begin_chains(workers: ChainWorkers) -> None:
+            from trimtab.gateway.job_api.chain_handlers import ChainsApi  # loads chains
+            from trimtab.gateway.job_api.chain_runner import CHAIN_KIND, ChainRunner
+
+            by_kind[CHAIN_KIND] = ChainRunner(workers, around, observers, self.usage)
+            self.chains, self._chains_api = workers, ChainsApi(workers, jobs)
+
+        self._begin_chains = begin_chains
+        if (offer := await self._new_offer(self._config)) is not None:
+            self._use(offer)
         inputs = JobFiles(folder, self._settings.result_max_bytes)
         try:
             await files.open(await asyncio.to_thread(inputs.open))
@@ -120,14 +129,49 @@ class JobService:
         except OSError as error:
             logger.error("no jobs are taken: their folder cannot be made: %s", error)
             return
-        progress = None if self.chains is None else self.chains.progress
-        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs, progress)
-        if self.chains is not None:
-            from trimtab.gateway.job_api.chain_handlers import ChainsApi
-
-            self._chains_api = ChainsApi(self.chains, jobs)
+        self._runner, self._jobs, self._api = runner, jobs, JobsApi(jobs, self._progress)
         self._batch_api = BatchApi(self.store, jobs, files, inputs, self._batch_settings)
         self._work.append(asyncio.create_task(self._sweep(files)))
+
+    @asynccontextmanager
+    async def changing_chains(self, config: GatewayConfig) -> AsyncIterator[None]:
+        """Start workers for a configuration's chains; they take over if the block ends well.
+
+        Raises UsageError for what cannot run; then nothing has changed.
+        """
+        if not chains_may_change(self._config, config):
+            yield
+            return
+        async with self._change:
+            # The store takes force at a restart.
+            offer = await self._new_offer(config.model_copy(update={"store": self._config.store}))
+            try:
+                yield
+            except BaseException:
+                if offer is not None:
+                    await asyncio.to_thread(offer.session.close)
+                raise
+            if offer is not None:
+                self._use(offer)
+
+    async def _new_offer(self, config: GatewayConfig) -> Offer | None:
+        """Chains with new workers; None = they have not changed."""
+        if self.chains is None and not config.chains:
+            return None
+        from trimtab.gateway.job_api.chain_workers import renewed  # loads chains
+
+        return await asyncio.to_thread(renewed, config, None if self.chains is None else self.chains.offer)
+
+    def _use(self, offer: Offer) -> None:
+        from trimtab.gateway.job_api.chain_workers import ChainWorkers
+
+        if self.chains is None:
+            self._begin_chains(ChainWorkers(offer))
+        else:
+            self.chains.use(offer)
+
+    def _progress(self, job_id: str) -> dict[str, Any] | None:
+        return None if self.chains is None else self.chains.progress(job_id)
 
     async def _sweep(self, files: ClientFiles) -> None:
         while True:
