@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from trimtab.chains.building import Builder, bind, finished
 from trimtab.chains.graph import Binding, Chain, Reads, Value
 from trimtab.chains.stages import OPTION_NAMES, Stage, StageOptions
 from trimtab.chains.url_stages import http_stage, openai_stage
-from trimtab.errors import ChainError
+from trimtab.errors import ChainError, UsageError
 from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
@@ -201,11 +202,20 @@ class _FileBuilder:
 def _imported(module: str, file: str, field: str | None = None) -> Any:
     try:
         return importlib.import_module(module)
+    except UsageError:  # of a chain in it
+        raise
     except Exception as error:  # whatever the user's code raises
-        told = error if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise ChainError(
-            f"cannot be imported: {told}", file=file, field=field, value=module, expected="a module"
+            f"cannot be imported: {_raised(error)}", file=file, field=field, value=module, expected="a module"
         ) from error
+
+
+def _raised(error: Exception) -> str:
+    """What a module raised as it was imported, and where."""
+    if isinstance(error, ImportError | SyntaxError):  # they say where
+        return f"{error}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (line {last.lineno} of {last.filename})"
 
 
 def _module_of(path: Path) -> Any:
