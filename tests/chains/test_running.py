@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -74,6 +75,11 @@ def after(n: int) -> int:
 
 
 @stage
+def same(value: object) -> object:
+    return value
+
+
+@stage
 def whose(text: str, ctx: StageContext) -> str:
     return ctx.idempotency_key
 
@@ -91,6 +97,16 @@ def shout(text: str) -> Any:
     """A fan-out whose count is known late, one map over another, and a join."""
     big = upper.map(words(text), mark="!")
     return joined(pair.map(big, count.map(big)))
+
+
+@chain
+def waiting(n: int) -> Any:
+    return after(n)
+
+
+@chain
+def kept(value: object) -> Any:
+    return same(value)
 
 
 def outputs(made: Chain, inputs: Any, **options: Any) -> list[Any]:
@@ -210,10 +226,6 @@ def test_every_attempt_of_an_instance_has_the_same_idempotency_key() -> None:
 
 
 def test_results_come_as_inputs_finish() -> None:
-    @chain
-    def waiting(n: int) -> Any:
-        return after(n)
-
     SEEN.clear()
     for result in run(waiting, [1, 0], on=InProcess([StageNode("one", slots=2)])):
         SEEN.append(result.index)  # noqa: PERF401 - the stage sees each at once
@@ -293,6 +305,20 @@ def test_an_input_enters_when_an_output_that_had_to_be_fetched_is_there() -> Non
     """The outputs lie with the backend, so an input is over between two turns of the host."""
     handle = run(shout, ["a", "b c"], on=InProcess([StageNode("one")]), in_flight=1)
     assert [result.value for result in handle.wait(timeout_s=60.0)] == ["A!:2", "B!:2 C!:2"]
+
+
+def test_inputs_that_cannot_be_read_end_their_run_alone() -> None:
+    """Also if they come when others of the run are over, while another run is under way."""
+    SEEN.clear()
+    nodes = [StageNode("one", slots=2)]
+    with Session([waiting, shout, kept], on=InProcess(nodes), in_flight=1) as session:
+        other = session.run(waiting, [1])
+        with pytest.raises(UsageError, match=r"inputs\[1\]: a value of another type \(got 3\); expected str"):
+            session.run(shout, ["a", 3]).wait()
+        with pytest.raises(UsageError, match=r"inputs\[1\].value: cannot be sent to workers: lock: "):
+            session.run(kept, [1, threading.Lock()]).wait()
+        SEEN.append(0)
+        assert other.values() == [1]
 
 
 def test_a_session_runs_several_chains_on_the_same_workers() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trimtab.errors import UsageError
+from trimtab.jobs import journal_writer
 from trimtab.jobs.journal_log import JournalLog, left_files, rows_in
 from trimtab.jobs.journal_writer import AT_A_TIME
 from trimtab.jobs.run_journal import RunJournal
@@ -55,6 +58,39 @@ def test_attempts_are_stored_before_they_are_told_and_the_first_result_stays(sto
         assert [(i.state, i.given) for i in await journal.inputs("run_1")] == [("done", b"in")]
         found = await journal.find("run_1")
         assert (found.state, found.owner) == ("done", "")
+
+    in_journal(store_url, work)
+
+
+def test_who_reads_waits_for_what_was_noted_last(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the loop hears in the same turn that an earlier batch is stored."""
+    gate, reached, told = threading.Event(), threading.Event(), threading.Event()
+    store = journal_writer._store
+
+    def gated(*given: Any) -> None:
+        reached.set()
+        gate.wait(60.0)
+        store(*given)
+
+    async def work(journal: RunJournal) -> None:
+        loop = asyncio.get_running_loop()
+        tell = loop.call_soon_threadsafe
+
+        def telling(*given: Any) -> Any:
+            handle = tell(*given)
+            told.set()
+            return handle
+
+        await journal.begin(replace(RUN, owner=journal.owner), [])
+        monkeypatch.setattr(journal_writer, "_store", gated)
+        journal.note_result("run_1", result(b"first"))
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(loop, "call_soon_threadsafe", telling)
+        gate.set()
+        told.wait(60.0)  # the loop does not go on meanwhile
+        journal.note_result("run_1", result(b"second")._replace(instance=3))
+        assert [r.output for r in await journal.results("run_1")] == [b"first", b"second"]
 
     in_journal(store_url, work)
 

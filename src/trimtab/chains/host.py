@@ -185,11 +185,7 @@ class ChainHost:
         if self._metrics is not None:
             self._metrics.watch(run)
         log_begin(run)
-        try:
-            self._feed(run)
-        except Exception as error:  # also of what makes the inputs
-            self._state.runs.pop(run.id, None)
-            run.fail(error)
+        self._feed(run)
         self._wake()
 
     def cancel(self, run: ChainRun, state: State = State.CANCELLED) -> None:
@@ -198,7 +194,7 @@ class ChainHost:
             return
         run.state, run.is_exhausted = state, True
         run.waiting.clear()
-        for item in run.items.values():
+        for item in filter(self._state.is_in_flight, run.items.values()):  # others have left their rows
             self._state.loop.runs.abort(item.place, self._state.now_s())
         self._endings.finish_if_over(run)
         self._wake()
@@ -208,8 +204,12 @@ class ChainHost:
             self.cancel(run)
 
     def _feed(self, run: ChainRun) -> None:
-        """Let inputs of a run enter; end it if there is none left."""
-        self._intake.feed(run)
+        """Let inputs of a run enter; end it if there is none left, or if they cannot be made."""
+        try:
+            self._intake.feed(run)
+        except Exception as error:  # of the caller's code too
+            run.fault = error
+            self.cancel(run, State.FAILED)
         self._endings.finish_if_over(run)
 
     def _note_outcome(

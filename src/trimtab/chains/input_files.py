@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.chains.graph import Chain
-from trimtab.chains.session import check_types
+from trimtab.chains.inputs import checked_input
 from trimtab.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def read_inputs(path: Path, chain: Chain) -> InputFile:
             continue
         try:
             value = line if path.suffix == ".txt" else json.loads(line)
-            check_types(chain, value, "input")
+            checked_input(chain, value, "input")
         except json.JSONDecodeError as error:
             where = f"line {number}, column {error.colno}"
             found.problems.append(UsageError(f"not JSON: {error.msg}", file=str(path), field=where))

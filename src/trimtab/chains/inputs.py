@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from trimtab.chains.graph import Chain
 from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep
 from trimtab.chains.run_progress import GivenInputs
+from trimtab.chains.type_checks import fits, shown
+from trimtab.errors import UsageError
 from trimtab.live.stage_backend import Ref
-from trimtab.live.value_codec import at_path, encode
+from trimtab.live.value_codec import Unserialisable, at_path, encode
+
+
+def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Inputs by number, each a mapping with all parameters. Raises UsageError."""
+    for number, given in enumerate(inputs):
+        yield number, checked_input(plan.chain, given, f"inputs[{number}]")
+
+
+def named_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
+    """An input as a mapping with all parameters. Raises UsageError."""
+    names, defaults = list(chain.inputs), chain.defaults
+    named = given if isinstance(given, Mapping) and set(given) <= set(names) else None
+    if named is None and len(names) - len(defaults) <= 1 and not isinstance(given, Mapping):
+        named = {names[0]: given} if names else {}
+    if named is None or not set(names) <= {*named, *defaults}:
+        raise UsageError("not the chain's inputs", field=where, value=given, expected=", ".join(names))
+    return {**defaults, **named}
+
+
+def checked_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
+    """`named_input`. Raises UsageError for a builtin value of another type than its input declares, too.
+
+    Others, such as NumPy's numbers, may stand for what they are not.
+    """
+    named = named_input(chain, given, where)
+    for name, value in named.items():
+        if type(value).__module__ != "builtins" or (name in chain.defaults and value is chain.defaults[name]):
+            continue
+        if not fits(type(value), chain.inputs[name]):
+            at = f"{where}.{name}" if len(chain.inputs) > 1 else where
+            wanted = shown(chain.inputs[name])
+            raise UsageError("a value of another type", field=at, value=value, expected=wanted)
+    return named
 
 
 def sizes(plan: ChainPlan, inputs: Mapping[str, Any]) -> list[float]:
@@ -28,9 +64,20 @@ def _size(step: PlannedStep, inputs: Mapping[str, Any]) -> float:
     return 1.0
 
 
-def given_inputs(plan: ChainPlan, inputs: Mapping[str, Any], put: Callable[[bytes], Ref]) -> GivenInputs:
-    """The values of a run's inputs. Raises Unserialisable, and what a missing path raises."""
-    refs = {name: put(encode(value)) for name, value in inputs.items()}
+def sent(value: Any, where: str) -> bytes:
+    """The bytes of a value for workers. Raises UsageError where it has none."""
+    try:
+        return encode(value)
+    except Unserialisable as error:
+        expected = "a value that pickles"
+        raise UsageError(f"cannot be sent to workers: {error}", field=where, expected=expected) from error
+
+
+def given_inputs(
+    plan: ChainPlan, number: int, inputs: Mapping[str, Any], put: Callable[[bytes], Ref]
+) -> GivenInputs:
+    """The values of an input. Raises UsageError, and what a missing path raises."""
+    refs = {name: put(sent(value, f"inputs[{number}].{name}")) for name, value in inputs.items()}
     splits = tuple(
         [tuple([put(encode(item)) for item in at_path(inputs[n], path)]) for n, path in plan.input_splits]
     )

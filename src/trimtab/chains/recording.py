@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import platformdirs
 
+from trimtab.chains.inputs import sent
 from trimtab.chains.memo import Memo
 from trimtab.chains.output_codec import is_inline, packed, unpacked
 from trimtab.chains.plan import ChainPlan
@@ -23,7 +24,7 @@ from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
 from trimtab.jobs.value_store import ValueStore, value_store
 from trimtab.live.stage_backend import Attempt, Outcome, Ref
-from trimtab.live.value_codec import decode, encode
+from trimtab.live.value_codec import decode
 
 MEMO_BYTES: Final = 20 << 30  # of results that are kept for equal inputs
 
@@ -116,7 +117,7 @@ class Recorder:
             owner=self.journal.owner,
             cancel_requested=False,
         )
-        rows = [(number, encode(given)) for number, given in inputs]
+        rows = [(number, sent(given, f"inputs[{number}]")) for number, given in inputs]
         return await self.journal.begin(record, rows)
 
     @staticmethod

@@ -53,7 +53,7 @@ class RunIntake:
         """Let one input enter. False if there is no room."""
         host = self._host
         try:
-            given = given_inputs(run.plan, inputs, host.refs.put_now)
+            given = given_inputs(run.plan, number, inputs, host.refs.put_now)
             work = sizes(run.plan, inputs)
             progress = Progress(run.plan, self._shapes[run.template], given)
         except (Mismatch, ValueError, TypeError, LookupError, AttributeError) as error:

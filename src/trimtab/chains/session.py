@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
 from trimtab.chains.host_thread import HostThread
+from trimtab.chains.inputs import named_inputs
 from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.chains.run_metrics import StageMetrics
 from trimtab.chains.run_state import ChainRun, Ending, Failure, RunOptions, StageCounts, State
 from trimtab.chains.stage_profiles import StageProfiles
-from trimtab.chains.type_checks import fits, shown
 from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
 from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualBackend
@@ -366,31 +366,3 @@ class RunHandle:
             self._session.close()
         if self._run.fault is not None:
             raise self._run.fault
-
-
-def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Inputs by number, each a mapping with all parameters. Raises UsageError."""
-    for number, given in enumerate(inputs):
-        yield number, named_input(plan.chain, given, f"inputs[{number}]")
-
-
-def named_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
-    """An input as a mapping with all parameters. Raises UsageError."""
-    names, defaults = list(chain.inputs), chain.defaults
-    named = given if isinstance(given, Mapping) and set(given) <= set(names) else None
-    if named is None and len(names) - len(defaults) <= 1 and not isinstance(given, Mapping):
-        named = {names[0]: given} if names else {}
-    if named is None or not set(names) <= {*named, *defaults}:
-        raise UsageError("not the chain's inputs", field=where, value=given, expected=", ".join(names))
-    return {**defaults, **named}
-
-
-def check_types(chain: Chain, given: Any, where: str) -> None:
-    """Raise UsageError where a value read from JSON is not of the type that its input declares."""
-    for name, value in named_input(chain, given, where).items():
-        if name in chain.defaults and value == chain.defaults[name]:
-            continue
-        if not fits(type(value), chain.inputs[name]):
-            at = f"{where}.{name}" if len(chain.inputs) > 1 else where
-            wanted = shown(chain.inputs[name])
-            raise UsageError("a value of another type", field=at, value=value, expected=wanted)

@@ -383,5 +383,5 @@ class Gateway:
 
 def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
     """Changed keys that take effect only after a restart."""
-    chains = () if config_mapping.chains_may_change(begun_with, wanted) else ("chains", "chain_workers")
+    chains = () if begun_with.chain_workers.may_become(wanted.chain_workers) else ("chains", "chain_workers")
     return [name for name in (*_FIXED, *chains) if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

@@ -22,11 +22,6 @@ from trimtab.gateway.record.recorder import RecordSettings
 UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bound
 
 
-def chains_may_change(begun_with: GatewayConfig, wanted: GatewayConfig) -> bool:
-    """Whether a reload takes chains and their workers over: on a cluster there is no room for both."""
-    return begun_with.chain_workers.is_local and wanted.chain_workers.is_local
-
-
 def policies_of(config: GatewayConfig) -> list[str]:
     """The specs of all policies that must be compiled, as `find` takes them."""
     rules = rules_of(config)

@@ -91,7 +91,14 @@ class JournalWriter:
             self._loop.call_soon(self._end_turn)  # after what else this turn of the loop notes
 
     def _end_turn(self) -> None:
-        turn, self._turn, self._is_turn_due = self._turn, Batch(), False
+        self._is_turn_due = False
+        self._take_turn()
+        if not self._is_broken:
+            self._send_in_time()
+
+    def _take_turn(self) -> None:
+        """What was noted so far goes with the next batch."""
+        turn, self._turn = self._turn, Batch()
         if self._is_broken:
             return
         for rows, new in zip(self._next.rows, turn.rows, strict=True):
@@ -106,7 +113,6 @@ class JournalWriter:
                 return
             for tell in turn.told:
                 tell()
-        self._send_in_time()
 
     def _send_in_time(self) -> None:
         """Send what waits, now or in a while."""
@@ -120,6 +126,9 @@ class JournalWriter:
     def _send(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._take_turn()  # who waits until all is stored waits for it, too
+        if self._is_broken:
+            return
         self._timer, self._is_busy, self._is_urgent = None, True, False
         batch, self._next = self._next, Batch()
         if self._log is not None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.chains import chain, stage
+from trimtab.chains.demo.extras import require
 from trimtab.chains.demo.film import Film
 from trimtab.chains.demo.film_stages import Painter, Story, Voice
+
+require("models", "the film", "torch", "safetensors", "hibari", "onnxruntime", "av", "PIL")
 
 write = stage(Story, name="write", deterministic=True, memory_gib=0.4, cost_s=0.5)
 paint = stage(Painter, name="paint", deterministic=True, memory_gib=0.5, cost_s=0.6)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.chains import chain, stage
+from trimtab.chains.demo.extras import require
 from trimtab.chains.demo.pages import Embed, Language, Recognise, group_duplicates, read_items, write_items
+
+require("pages", "the chain of pages", "rapidocr_onnxruntime", "py3langid", "wordllama", "PIL")
 
 read = stage(read_items, name="read", cost_s=0.01)  # a file may change
 recognise = stage(Recognise, name="recognise", deterministic=True, memory_gib=0.3, cost_s=0.1)

@@ -72,10 +72,9 @@ class ChainWorkersSpec(Spec):
     )
     policy: PolicySpec = Field("downstream-aware", description="decides which stage starts where")
 
-    @property
-    def is_local(self) -> bool:
-        """Whether workers are this gateway's own, so that others may be started beside them."""
-        return self.on in ("processes", "in-process")
+    def may_become(self, wanted: ChainWorkersSpec) -> bool:
+        """Whether a reload may start those workers beside these: on a cluster there is no room for both."""
+        return all(spec.on in ("processes", "in-process") for spec in (self, wanted))
 
     @model_validator(mode="after")
     def _check_season(self) -> ChainWorkersSpec:

@@ -12,8 +12,9 @@ from typing import Any
 
 from trimtab.chains.chain_files import load_chain
 from trimtab.chains.graph import Chain
+from trimtab.chains.inputs import checked_input
 from trimtab.chains.metrics_server import exposition
-from trimtab.chains.session import RunHandle, Session, check_types
+from trimtab.chains.session import RunHandle, Session
 from trimtab.clusters.backends import backend
 from trimtab.clusters.worker_counts import pool_of
 from trimtab.gateway.config import GatewayConfig
@@ -122,7 +123,7 @@ class ChainWorkers:
 
     def checked(self, name: str, given: Any, where: str) -> None:
         """Raises UsageError for what is no input of a chain."""
-        check_types(self.chains[name], given, where)
+        checked_input(self.chains[name], given, where)
 
     async def run(
         self,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
-from trimtab.gateway.config_mapping import chains_may_change
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.batch_handlers import BatchApi
@@ -139,7 +138,7 @@ class JobService:
 
         Raises UsageError for what cannot run; then nothing has changed.
         """
-        if not chains_may_change(self._config, config):
+        if not self._config.chain_workers.may_become(config.chain_workers):
             yield
             return
         async with self._change:
