@@ -12,12 +12,12 @@ import pytest
 from support.train_runs import BY_PROGRESS, train
 from trimtab.training.gradient_norms import NoiseScale
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "training" / "train_digits.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "gated_digits.py"
 SAMPLES = 3200
 
 
-def digits(id: str, losses: Path, **more: Any) -> dict[str, Any]:
-    words = [sys.executable, str(SCRIPT), "--lr", "0.004", "--losses", str(losses)]
+def digits(id: str, losses: Path, gates: str, **more: Any) -> dict[str, Any]:
+    words = [sys.executable, str(SCRIPT), gates, "--lr", "0.004", "--losses", str(losses)]
     return {"id": id, "command": words, "samples": SAMPLES, "batch": 64, "preload": ["torch"]} | more
 
 
@@ -31,8 +31,8 @@ def test_one_two_one_ranks_have_the_loss_of_one(tmp_path: Path) -> None:
     """The same samples in each step: the losses differ by rounding only."""
     pytest.importorskip("torch", reason="needs torch")
     jobs = [
-        digits("changed", tmp_path / "changed", gpus=1, gpus_max=2),
-        digits("plain", tmp_path / "plain", gpus=1, gpus_max=1),
+        digits("changed", tmp_path / "changed", "16:2/32:1", gpus=1, gpus_max=2),
+        digits("plain", tmp_path / "plain", "0:1", gpus=1, gpus_max=1),
     ]
     run = train(tmp_path / "runs", f"{BY_PROGRESS}(script=0:1/0.3:2/0.6:1)", *jobs, grace_s=60)
     assert run.state == "done"
