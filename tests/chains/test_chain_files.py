@@ -80,7 +80,7 @@ def test_a_chain_of_a_file_runs(tmp_path: Path, module: str) -> None:
         (("parts: big", "parts: bog"), r"stages.joined.args.parts: no such value \(got 'bog'\)"),
         (("options:", "optons:"), r"stages.joined.optons: unknown key"),
         (("retries", "retrys"), r"stages.joined.options: no such option \(got 'retrys'\)"),
-        (("retries: 5", "retries: -1"), r"retries: out of range"),
+        (("retries: 5", "retries: -1"), r"stages.joined.options.retries: out of range"),
         (("STAGES.joined", "STAGES.joint"), r"stages.joined.run: no such stage"),
         (("STAGES.words,", "no_such_module.words,"), r"stages.words.run: cannot be imported"),
         (("input.text", "input.txt"), r"stages.words.args.text: no such input"),

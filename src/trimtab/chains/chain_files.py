@@ -150,6 +150,11 @@ class _FileBuilder:
             return (found if isinstance(found, Stage) else Stage(found, StageOptions())).options(
                 **step.options
             )
+        except ChainError as error:
+            if error.file is not None:
+                raise
+            field = f"{where}.options.{error.field}"
+            raise self._error(error.problem, field, error.value, error.expected) from None
         except TypeError as error:
             raise self._error(f"cannot be read: {error}", f"{where}.options") from error
 

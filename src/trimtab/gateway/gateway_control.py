@@ -87,8 +87,10 @@ class GatewayControl:
         if self._reload is None:
             raise UsageError("there is no configuration file to read again", field="reload")
         config = self._reload()
-        async with self._service.changing_chains(config):
+        async with self._service.changing_chains(config) as are_new:
             done = await self._gateway.reload(config)
+        if are_new:  # perhaps only their files are
+            done["changed"] = sorted({*done["changed"], "chains"})
         return done | {"kept": self.node_changes()}
 
     async def receipt(self, request_id: str) -> Json | None:

@@ -243,6 +243,8 @@ async def takes_over_chains_at_a_reload(gateway: ServedGateway, client: Client, 
     assert (await client.ended(job["id"]))["status"] == "done"
     _, told, _ = await client.ask("GET", f"jobs/{job['id']}/result")
     assert told["data"][0]["output"] == ["WAIT"]
+    (folder / "lines.yaml").write_text(LINES + "# another content\n")
+    assert (await reload(offered, text))[1]["changed"] == ["chains"]
 
 
 def test_a_gateway_offers_chains(tmp_path: Path) -> None:

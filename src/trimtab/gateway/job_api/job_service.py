@@ -133,19 +133,20 @@ class JobService:
         self._work.append(asyncio.create_task(self._sweep(files)))
 
     @asynccontextmanager
-    async def changing_chains(self, config: GatewayConfig) -> AsyncIterator[None]:
+    async def changing_chains(self, config: GatewayConfig) -> AsyncIterator[bool]:
         """Start workers for a configuration's chains; they take over if the block ends well.
 
+        Yields whether there is something new.
         Raises UsageError for what cannot run; then nothing has changed.
         """
         if not self._config.chain_workers.may_become(config.chain_workers):
-            yield
+            yield False
             return
         async with self._change:
             # The store takes force at a restart.
             offer = await self._new_offer(config.model_copy(update={"store": self._config.store}))
             try:
-                yield
+                yield offer is not None
             except BaseException:
                 if offer is not None:
                     await asyncio.to_thread(offer.session.close)
