@@ -46,13 +46,6 @@ def test_waste_is_priced_by_how_many_are_held_per_slot() -> None:
     assert desk.score() == scores[0]
 
 
-def test_waste_is_priced_by_no_more_than_q_max() -> None:
-    at_most = at_work([0, 9, 9], held=9, spec="late-binding(patient=0)")
-    beyond = at_work([0, 9, 9], held=900, spec="late-binding(patient=0)")
-    assert at_most.decide() == beyond.decide() == [0]
-    assert at_most.score() == beyond.score() == 4.0 + 3.0 * (4.0 - 1.0)
-
-
 def test_a_second_of_waiting_is_worth_ageing_seconds() -> None:
     desk = at_work([0, 0, 0], spec="late-binding(ageing=0.5)")
     desk.at(10.0)  # the request has come at 0

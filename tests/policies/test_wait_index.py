@@ -71,7 +71,7 @@ def late(view: Any, work: Any, policy: Any) -> list[tuple[float, int]]:
     held, slots, served = view.context.n_held, sum(view.nodes.slots), able(view, work)
     free = {j: own for j, own in served.items() if is_free(view, j)}
     aged_s = policy.ageing * (view.context.now_s - work.arrival_s)
-    crowding = min(held / float(slots), policy.q_max)
+    crowding = held / float(slots)
     idle_s = min((load_s + s for load_s, s in free.values()), default=np.inf)
     if held < policy.patient and work.estimate_s < idle_s < np.inf:
         gained_s = {j: idle_s - (load_s + s) for j, (load_s, s) in served.items() if j not in free}

@@ -120,11 +120,10 @@ class LateBinding(Policy):
         A request goes only to a node that can start it at once: a free slot, and enough of every modelled
         resource. When a slot becomes free, the host compares held requests: score(request, node) = own + q ·
         (w_load · load + w_waste · (service − best service)) − ageing · time waited, where own = transfer +
-        load + service, all estimated, and q = held requests per slot, but at most `q_max`: the number of
-        requests that wait for each second used now. The lowest score starts first. While fewer than `patient`
-        requests are held, a request leaves an idle node free if a busy node is expected to complete it
-        sooner. Nodes load models that are asked for into free memory ahead, so that this choice does not keep
-        them on few nodes.
+        load + service, all estimated, and q = held requests per slot, the number of requests that wait for
+        each second used now. The lowest score starts first. While fewer than `patient` requests are held, a
+        request leaves an idle node free if a busy node is expected to complete it sooner. Nodes load models
+        that are asked for into free memory ahead, so that this choice does not keep them on few nodes.
     Source
         Muthucumaru Maheswaran, Shoukat Ali, Howard Jay Siegel, Debra Hensgen, Richard Freund: "Dynamic
         mapping of a class of independent tasks onto heterogeneous computing systems", Journal of Parallel and
@@ -171,11 +170,10 @@ class LateBinding(Policy):
     w_load: float = 3.0  # a load displaces another model besides
     w_waste: float = 1.0
     patient: int = 16  # held requests
-    q_max: float = 3.0  # above it requests that need a load wait longer, and the mean gains nothing
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        for field in ("ageing", "w_load", "w_waste", "patient", "q_max"):
+        for field in ("ageing", "w_load", "w_waste", "patient"):
             value = getattr(self, field)
             if not 0.0 <= value < float("inf"):
                 raise UsageError(
@@ -189,7 +187,7 @@ class LateBinding(Policy):
         """
         is_indexed = is_indexable(cluster) and is_near(cluster) and not cluster.resource_names
         slots, indexed = float(cluster.slots.sum()), float(is_indexed)
-        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, self.q_max, indexed]
+        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, indexed]
         if is_indexed:
             index = wait_index(cluster)
             return index._replace(params=np.array(params), ints=np.append(index.ints, -1))
@@ -200,9 +198,9 @@ class LateBinding(Policy):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
         params, needs, floats = memory.params, needs_of(work), memory.floats
-        crowding = min(view.context.n_held / params[4], params[5])
+        crowding = view.context.n_held / params[4]
         aged_s = params[0] * (view.context.now_s - work.arrival_s)
-        if params[6] == 1.0:
+        if params[5] == 1.0:
             return int(_rank_indexed(view, memory, needs, ranking, crowding, aged_s))
         idle_s, idle = np.inf, n_idle(view, memory.ints)
         for i in range(idle):
