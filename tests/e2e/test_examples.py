@@ -24,6 +24,7 @@ def test_example(example: Path, tmp_path: Path):
 def test_there_is_one_for_each_use():
     assert {e.stem for e in EXAMPLES} == {
         "compare_policies",
+        "own_allocator",
         "own_policy",
         "own_trace",
         "read_results",

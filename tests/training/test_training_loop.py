@@ -232,8 +232,10 @@ def test_an_allocator_that_says_that_it_knows_quotas_is_held_to_them() -> None:
 
 
 def test_an_allocator_that_raises_is_named() -> None:
-    with pytest.raises(PolicyError, match="'script' at 0 s: IndexError"):
+    with pytest.raises(PolicyError, match="'script' at 0 s: IndexError") as stopped:
         run_of(jobs_of([0.0], 10.0), Script())
+    assert "test_training_loop.py" in str(stopped.value)
+    assert "counts = [c for t, c in self.at if t <= now_s][-1]" in str(stopped.value)
 
 
 @dataclass(frozen=True)

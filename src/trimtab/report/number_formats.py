@@ -149,4 +149,4 @@ def time_unit(span_s: float) -> tuple[str, float]:
 
 def load_text(offered_load: float) -> str:
     """An offered load, for a table."""
-    return f"{100 * offered_load:.3g} %" if math.isfinite(offered_load) else "all at once"
+    return f"{rounded(100 * offered_load)} %" if math.isfinite(offered_load) else "all at once"

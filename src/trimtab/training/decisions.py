@@ -15,6 +15,7 @@ import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, Speed
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, configs
+from trimtab.engine.policy_errors import line_of
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.gang_placement import PlacementRule
@@ -110,8 +111,9 @@ def _allocated(
     except TrimtabError:
         raise
     except Exception as error:
-        name = allocator.label
-        raise PolicyError(f"allocator {name!r} at {now_s:g} s: {type(error).__name__}: {error}") from error
+        line, what = line_of(error), f"{type(error).__name__}: {error}"
+        where = f"\n  {line}" if line else ""
+        raise PolicyError(f"allocator {allocator.label!r} at {now_s:g} s: {what}{where}") from error
 
 
 def _present_partners(jobs: Records, running: Running | None) -> Ints:
