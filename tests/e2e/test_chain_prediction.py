@@ -129,6 +129,7 @@ def test_an_input_without_a_size_is_named_and_counts_in_no_mean(cli: Any, case: 
         ("told_story.py:story", (*ON, "--resume", "run_0"), "--resume: does not apply to a prediction"),
         ("told_story.py:story", (*ON, "--out", "no/out.jsonl"), "can't write there"),
         ("told_story.py:story", ("--failed", "no/bad.jsonl"), "got 'no/bad.jsonl'"),
+        ("told_story.py:story", ("--log", "no/log"), "log: can't write there"),
         ("told_story.py:story", (*ON, "--tag", "of=me"), "--tag: does not apply to a prediction"),
         ("told_story.py:story", (*ON, "--metrics-port", "0"), "--metrics-port: does not apply"),
         ("told_story.py:story", ("--cluster", "nodes.yaml"), "--cluster: is for predictions"),

@@ -193,7 +193,7 @@ def _logged(path: Path | None) -> Iterator[None]:
     from trimtab.report.whole_files import refusals_of
 
     logger = logging.getLogger("trimtab")
-    with refusals_of(path):
+    with refusals_of(path, "log"):
         handler = logging.FileHandler(path)
     handler.setFormatter(JsonFormatter())
     logger.addHandler(handler)

@@ -81,7 +81,7 @@ def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
     from trimtab.cli.output import note
     from trimtab.report.whole_files import refusals_of
 
-    with refusals_of(path):
+    with refusals_of(path, "profile-out"):
         if not profiles.write(stage, path):
             note(f"no attempt at {stage} ended well: there is no profile")
             return

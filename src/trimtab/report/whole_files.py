@@ -65,14 +65,14 @@ def part_of(path: Path) -> Path:
 
 
 @contextmanager
-def refusals_of(path: Path) -> Iterator[None]:
-    """Turn an OSError (no permission, full disk) into a UsageError that names `path`."""
+def refusals_of(path: Path, field: str = "out") -> Iterator[None]:
+    """Turn an OSError (no permission, full disk) into a UsageError that names `path` and its option."""
     try:
         yield
     except OSError as error:
         problem = f"can't write there: {error.strerror or error}"
         raise UsageError(
-            problem, field="out", value=str(path), expected="a writable folder with room on its disk"
+            problem, field=field, value=str(path), expected="a writable folder with room on its disk"
         ) from error
 
 
