@@ -13,7 +13,6 @@ from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records
 from trimtab.solvers.multiple_choice import Choices, choose
-from trimtab.training.clocks import a_round_later_s
 from trimtab.training.configurations import configurations, holders, present_configuration
 from trimtab.training.deadline_plans import Rules
 from trimtab.training.least_shares import LeastShares, TypeLevels, least_shares
@@ -120,7 +119,6 @@ class WeightedGoodput(Allocator):
         taken to be as fast as others of its model, and to be the smallest where there are none; beyond what
         was measured of it, it gains no more than they do, and it gets at most twice what its model ran with.
         Jobs of a tenant over its quota get at most what is best within the quota.
-        While jobs run that scale, a clock of events is asked for a decision each minute.
     """
 
     name: ClassVar[str] = "weighted-goodput"
@@ -161,7 +159,7 @@ class WeightedGoodput(Allocator):
         placed = whole_nodes_first(counts, cluster, must_stay)
         gpus[placed.rows] = placed.gpus
         batch = np.full(len(jobs), AGENT_BATCH) if learned else None
-        return Allocation(gpus=gpus, local_batch=batch, wake_s=a_round_later_s(now_s, gpus, jobs["scales"]))
+        return Allocation(gpus=gpus, local_batch=batch)
 
     def _least_shares(self, state: _Round, memory: _Past) -> tuple[LeastShares, Flags]:
         """The present need of each job, and whether it misses its deadline anyway.
