@@ -59,7 +59,7 @@ test test-full: $(VENV)/.installed-test lint
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart=0 $(FULL) || { [ $$? -eq 1 ] && \
 	  echo "The tests that failed run once more, alone. One that passes now is unstable: mend it." && \
-	  $(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures=none $(FULL); }
+	  $(BIN)/python -m pytest --verbose --again $(FULL); }
 
 test-faults: $(VENV)/.installed-test
 	$(BIN)/trimtab warmup --quiet

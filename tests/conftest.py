@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked full too")
     parser.addoption("--faults", action="store_true", help="run the tests marked faults too")
+    parser.addoption("--again", action="store_true", help="run the tests that failed in the run before")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,6 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out = [item for item in items if item.get_closest_marker(marker) is not None]
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item.get_closest_marker(marker) is None]
+    if config.getoption("--again"):
+        assert config.cache is not None
+        failed = list(config.cache.get("cache/lastfailed", {}))
+        names = {*failed, *(name.rpartition("@")[0] for name in failed)}  # pytest-xdist adds @GROUP
+        items[:] = [item for item in items if item.nodeid in names]
+        if not 0 < len(items) == len(failed):
+            raise pytest.UsageError(f"--again: {len(items)} tests found of {len(failed)} that failed")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.stage_backends import Bench, demand, on
+from support.waiting import until
 from trimtab.chains import Session, chain, stage
 from trimtab.clusters import backends
 from trimtab.errors import MissingExtra, UsageError
@@ -133,15 +134,17 @@ def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() 
 @needs_ray
 def test_an_attempt_that_waits_behind_another_is_cancelled_without_running(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
+        backend: Any = bench.backend
         first = asyncio.ensure_future(bench.start("held", file=str(tmp_path / "go")))
-        await asyncio.sleep(0.1)
+        await until((tmp_path / "go.begun").exists)
         behind = bench.attempt("Counter")
-        waiting = asyncio.ensure_future(bench.backend.start(0, behind, []))
-        await asyncio.sleep(0.05)
-        bench.backend.cancel(behind)
+        waiting = asyncio.ensure_future(backend.start(0, behind, []))
+        await until(lambda: len(backend._pools.workers[0][0].queue) == 2, "the second is at the worker")
+        backend.cancel(behind)
         cancelled = await waiting
         assert cancelled.error is not None
         assert cancelled.error.cause is Cause.CANCELLED
+        await backend._pools.workers[0][0]._actor.ping.remote()  # an answer: the actor has heard of it before
         (tmp_path / "go").touch()
         assert (await first).error is None
         assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count

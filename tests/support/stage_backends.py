@@ -65,7 +65,8 @@ def sleep(seconds: float) -> float:
 
 
 def held(file: str) -> str:
-    """Ends once the file is there."""
+    """Ends once the file is there. Another file, FILE.begun, tells that it has begun."""
+    Path(f"{file}.begun").touch()
     until_s = time.monotonic() + 60.0
     while not Path(file).exists() and time.monotonic() < until_s:
         time.sleep(0.01)
