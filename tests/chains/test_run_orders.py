@@ -75,6 +75,23 @@ def test_a_run_of_higher_priority_goes_first_where_the_policy_reads_it(policy: s
     assert served(policy, begin) == order
 
 
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        (DEFAULT_POLICY, "bbbbaaaa"),
+        ("downstream-aware+edf", "bbbbaaaa"),
+        ("late-binding+edf", "bbbbaaaa"),
+        ("least-connections+edf", "bbbbaaaa"),
+        ("downstream-aware", "aaaabbbb"),
+    ],
+)
+def test_a_run_with_a_deadline_goes_first_where_the_policy_reads_it(policy: str, order: str) -> None:
+    def begin(session: Session) -> list[RunHandle]:
+        return [session.run(once, ["a"] * 4), session.run(once, ["b"] * 4, deadline_s=100.0)]
+
+    assert served(policy, begin) == order
+
+
 def test_tenants_take_turns_where_the_order_counts_what_each_was_given() -> None:
     def begin(session: Session) -> list[RunHandle]:
         runs = [("a", 6, "many"), ("b", 2, "few")]

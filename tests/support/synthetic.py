@@ -123,7 +123,6 @@ def run_result(
             "fits_no_node": tuple(range(min(unfit, 5))),
             "n_fits_no_node": unfit,
             "lacks": (),
-            "compared": 0,
         },
         batch_ci95={},
     )

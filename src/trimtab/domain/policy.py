@@ -39,7 +39,10 @@ class Policy:
         compares: number of held requests that compete for a free slot. Of the first so many with a candidate,
             the host takes the one whose first candidate has the lowest score, `ranking.score[0]`, then
             compares again. Such a `dispatch` writes nothing to its memory that changes a later decision. 0 =
-            requests are offered in turn. A number above 0 implies `Need.HELD_COMPARISON`.
+            requests are offered in turn. A number above 0 implies `Need.HELD_COMPARISON`. Where the order is
+            another policy's, its keys come first, and scores decide only between equal keys.
+        binds: True if its plans bind waiting requests to nodes, and so decide which one is next. The order of
+            another policy is refused: it would have no effect.
     """
 
     name: ClassVar[str] = ""
@@ -49,6 +52,7 @@ class Policy:
     degrades: ClassVar[Mapping[Need, str]] = {}
     lane_by: ClassVar[LaneBy] = ""
     compares: ClassVar[int] = 0
+    binds: ClassVar[bool] = False
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

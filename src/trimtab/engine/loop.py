@@ -415,6 +415,7 @@ def _note_if_best(s: State, r: int, count: int) -> None:
         if j >= 0 and j < len(s.nodes.up) and accepts(s, r, j):
             s.counts.best[0] = r + 1
             s.counts.best_score[0] = scores[i]
+            s.counts.best_key[0] = s.counts.offer_key[0]
             return
 
 
@@ -553,6 +554,8 @@ def _first_held(s: State, d: int) -> int:
             r = first_of(s, len(s.nodes.up) + lane)
             if r >= 0 and (best < 0 or comes_before(s, r, best)):
                 best = r
+    if best >= 0:
+        s.counts.offer_key[0] = s.requests.key[best]
     return best
 
 
@@ -568,7 +571,18 @@ def _first_by_present_key(s: State, plan: Plan, order: Any, d: int, now_s: float
                 is_earlier = best >= 0 and s.work.serial[r] < s.work.serial[best]
                 if best < 0 or key < best_key or (key == best_key and is_earlier):
                     best, best_key = r, key
+    s.counts.offer_key[0] = best_key
     return best
+
+
+@helper(inline=True)
+def _is_outranked(s: State) -> bool:
+    """Whether the request on offer, and so all after it, comes behind the best of the compared ones.
+
+    Where the order is another policy's, scores decide only among requests of equal keys.
+    """
+    counts = s.counts
+    return bool(s.config.order_first[0] == 1 and counts.best[0] > 0 and counts.offer_key[0] > counts.best_key[0])
 
 
 @helper(inline=True)
@@ -606,7 +620,7 @@ def _next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -
             r = _first_held(s, counts.offering[0])
         else:
             r = _first_by_present_key(s, plan, order, counts.offering[0], now_s)
-        if r >= 0:
+        if r >= 0 and not _is_outranked(s):
             drop_first_of(s, _central(s, r), r)
             if _may_grow(s) and _has_grown(s, plan, order, r, now_s):
                 continue

@@ -71,6 +71,7 @@ def _config_array(
     config["plan_period_s"], config["seed"] = decider.dispatch.plan_period_s, seed
     config["compares"] = members(decider.dispatch)[0].compares
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
+    config["order_first"] = int(not decider.has_own_order)
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
     config["resume"] = int(options.on_failure)
     for field in fields(HostMode):

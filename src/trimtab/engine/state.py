@@ -106,6 +106,7 @@ CONFIG = np.dtype(
         ("reject_refused", "i8"),
         ("lookahead", "i8"),
         ("compares", "i8"),  # of the active policy
+        ("order_first", "i8"),  # 1 = the order is another policy's: scores decide only between equal keys
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("lane_by", "i8"),  # what the order divides each lane by: BY_CLASS, BY_TENANT or 0
         ("sublanes", "i8"),  # per lane: 1, or one per class or tenant
@@ -177,6 +178,8 @@ COUNTS = np.dtype(
         ("n_passed_over", "i8"),  # requests offered in vain in this pass
         ("best", "i8"),  # 1 + the best request that was compared in this pass; 0 = none
         ("best_score", "f8"),
+        ("best_key", "f8"),  # its key in the central queue
+        ("offer_key", "f8"),  # of the held request that was found last
         ("bound", "i8"),  # 1 + the node that the plan binds the request on offer to; 0 = none
         ("sample", "i8"),  # telemetry samples taken
         ("shown", "i8"),  # telemetry samples made visible

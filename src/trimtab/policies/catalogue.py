@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
-from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.policies.shared.renamed import check_names
 from trimtab.validation.named_classes import class_at, default_of, label_of, parameters_of, section, values_of
@@ -200,6 +200,10 @@ def _pair(policy: Policy, order: Policy | None, spec: str) -> Decider:
         raise UsageError(
             "brings no order", field="policy", value=spec, expected=f"+ one of {', '.join(names('order'))}"
         )
+    if any(member.binds for member in members(policy)):
+        problem = "plans itself which waiting request is next, so an order would have no effect"
+        expected = f"{policy.name} alone, or late-binding+{order.name}"
+        raise UsageError(problem, field="policy", value=spec, expected=expected)
     return Decider(policy, order)
 
 

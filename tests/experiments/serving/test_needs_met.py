@@ -71,14 +71,6 @@ def test_policies_with_the_same_effect_share_a_note() -> None:
     assert "no resources, for most-free, best-fit: Slots are the only resource." in compared.notes()
 
 
-def test_an_order_that_comparing_overrides_is_noted() -> None:
-    compared = compare(
-        "tiny", policies=["late-binding+sjf", "late-binding", "least-expected-wait+sjf"], seeds=1, jobs=1
-    )
-    notes = [note for note in compared.notes() if "held requests is next" in note]
-    assert [note.partition(":")[0] for note in notes] == ["late-binding+sjf"]
-
-
 PLAIN = cluster(3, types=2)
 TWO_ZONES = replace(PLAIN, zone_names=("a", "b"), rtt_s=np.array([[0.0, 0.1], [0.1, 0.0]]))
 ONE_LINK = replace(PLAIN, nic_gib_per_s=np.array([1.0, np.inf, np.inf]))

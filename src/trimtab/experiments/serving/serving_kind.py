@@ -235,10 +235,7 @@ class Serving:
         return request_table(records, inputs.run.cluster, inputs.run.requests, of_trace)
 
     def remarks(self, inputs: ServingInputs, policy: PolicySpec, records: Records) -> dict[str, Any]:
-        """Requests that fit no node, what the policy does without, and how many held requests it compares.
-
-        `compared` is 0 unless the order is another policy's, which comparing overrides.
-        """
+        """Requests that fit no node, and what the policy does without."""
         unfit, ready = np.flatnonzero(records.requests.reason == Reason.FITS_NO_NODE), inputs.run
         found = find(policy)
         lacks = degraded(found, ready.cluster, ready.requests, ready.options)
@@ -246,7 +243,6 @@ class Serving:
             "n_fits_no_node": len(unfit),
             "fits_no_node": tuple(unfit[:MOST_NAMED].tolist()),
             "lacks": tuple((each.policy, each.need.name, each.effect) for each in lacks),
-            "compared": 0 if found.has_own_order else members(found.dispatch)[0].compares,
         }
 
     def seedless(self, settings: Scenario, policies: Sequence[PolicySpec], seed: int) -> frozenset[str]:

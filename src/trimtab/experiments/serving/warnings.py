@@ -73,8 +73,6 @@ def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -
         notes.append(unfit_note(count, first.remarks["fits_no_node"], f"seed {first.seed}: "))
     lacks = (each for result in results for run in result.runs for each in run.remarks["lacks"])
     notes += degraded_notes(Degraded(policy, Need[need], effect) for policy, need, effect in lacks)
-    compared = {r.policy: max(run.remarks["compared"] for run in r.runs) for r in results}
-    notes += [compared_note(policy, most) for policy, most in compared.items() if most]
     notes += [seedless_note(results)] if any(r.is_seedless for r in results) else []
     unranked = {r.policy: r.served_frac for r in results if not r.is_ranked}
     return notes + ([few_served_note(unranked)] if unranked else [])
@@ -86,14 +84,6 @@ def degraded_notes(lacks: Iterable[Degraded]) -> list[str]:
     for each in dict.fromkeys(lacks):
         found.setdefault((each.need, each.effect), []).append(each.policy)
     return [f"no {need}, for {', '.join(policies)}: {effect}" for (need, effect), policies in found.items()]
-
-
-def compared_note(policy: str, most: int) -> str:
-    """Note on an order beside a policy that compares held requests by its own scores."""
-    return (
-        f"{policy}: scores of the policy decide which of {most} held requests is next; the order only "
-        "which are compared, which of equal scores wins, and the queue of a node"
-    )
 
 
 def seedless_note(results: Sequence[PolicyResult]) -> str:

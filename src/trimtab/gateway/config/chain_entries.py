@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from trimtab.chains.run_defaults import FUSED_S
+from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.clusters.worker_counts import worker_counts
 from trimtab.gateway.config.types import PolicySpec, in_folder
 from trimtab.validation.base import Spec
@@ -70,7 +70,7 @@ class ChainWorkersSpec(Spec):
         ge=0.0,
         description="stages that take less run in one attempt with those after them; 0 = none",
     )
-    policy: PolicySpec = Field("downstream-aware", description="decides which stage starts where")
+    policy: PolicySpec = Field(DEFAULT_POLICY, description="decides which stage starts where")
 
     def may_become(self, wanted: ChainWorkersSpec) -> bool:
         """Whether a reload may start those workers beside these: on a cluster there is no room for both."""

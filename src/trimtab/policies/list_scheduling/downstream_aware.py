@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,7 +33,17 @@ from trimtab.policies.shared.what_follows import Outlook, least_after_s, notes_a
 from trimtab.policies.shared.without import PLAIN_REQUESTS, SLOTS_ONLY
 
 _OLDEST = 1e-9  # of seconds: decides between stages of one run only
-_AGEING, _PATIENT, _FULL, _RANK, _PRIORITY, _SLOTS = range(6)  # in `memory.params`
+_AGEING, _PATIENT, _FULL, _RANK, _PRIORITY, _URGENT, _SLOTS = range(7)  # in `memory.params`
+
+
+@helper(inline=True)
+def _head_start_s(view: View, work: Any, priority_s: float, urgent_s: float) -> float:
+    """Seconds of work left that the priority and the nearness of the deadline are worth."""
+    head_start_s = priority_s * work.priority if priority_s > 0.0 else 0.0
+    if urgent_s > 0.0 and work.deadline_s < np.inf:
+        slack_s = max(0.0, work.deadline_s - work.rank_s - view.context.now_s)
+        head_start_s += urgent_s * math.exp(-slack_s / urgent_s)
+    return float(head_start_s)
 
 
 @helper(inline=True)
@@ -135,12 +146,14 @@ class DownstreamAware(Policy):
     Idea
         Stages wait centrally for a free slot. Of all pairs of a waiting stage and a free node the one with
         the least score starts first:
-        score = left + regret − ageing · age − priority_s · priority − w_rank · rank / max(1, fullness
-        / full).
+        score = left + regret − ageing · age − priority_s · priority − urgency − w_rank · rank / max(1,
+        fullness / full).
         left = estimated service of all stages of the run that are not over, so a run that is nearly done is
         finished before another is begun; age = time since the run arrived; rank = remaining critical path,
         which decides within a run. fullness = ready work of the successor's class per slot that serves it: a
-        stage does not run ahead of a successor that is full.
+        stage does not run ahead of a successor that is full. urgency = urgent_s · exp(−slack / urgent_s), with
+        slack = time to the deadline beyond the remaining path: a near deadline goes before all else, the
+        sooner the earlier, and one that is several `urgent_s` away does not count yet.
         regret = cost on this node − least cost on any type, where cost = end + price · service.
         end = transfer of missing inputs + load + service + least time of what follows from there, as in
         `peft`, but no less than the longest remaining path of the run: a stage that the join behind it waits
@@ -154,12 +167,14 @@ class DownstreamAware(Policy):
         Own. From Linus Schrage: "A proof of the optimality of the shortest remaining processing time
         discipline", Operations Research 16(3), 1968 (least work left first); Hamid Arabnejad, Jorge Barbosa,
         IEEE Transactions on Parallel and Distributed Systems 25(3), 2014 (what follows counts for the node);
+        urgency by the exponential of the slack: Ari Vepsalainen, Thomas Morton: "Priority rules for job shops
+        with weighted tardiness costs", Management Science 33(8), 1987 (apparent tardiness cost, from memory);
         back-pressure after Leandros Tassiulas, Anthony Ephremides, IEEE Transactions on Automatic Control
         37(12), 1992.
     Reads
         What is left of the run, its arrival, how many runs there are, the remaining critical path, the
-        successor's class and how much of it is ready, the declared size of the output; the priority, if
-        `priority_s` is above 0; in-flight and running requests, slots, backlog and its time, resident
+        successor's class and how much of it is ready, the declared size of the output; the priority and the
+        deadline, if `priority_s` and `urgent_s` are above 0; in-flight and running requests, slots, backlog and its time, resident
         models; demand and use of resources; what nodes hold of the inputs, links, round trips; estimated
         service per type; how many requests are held.
     Cost
@@ -188,11 +203,12 @@ class DownstreamAware(Policy):
     w_rank: float = 0.7  # seconds of work left that a second of remaining critical path is worth
     patient: int = 16  # held requests up to which a stage may wait for a busy node
     priority_s: float = 0.0  # seconds of work left that a level of priority is worth
+    urgent_s: float = 0.0  # seconds of work left that a deadline is worth at its last moment; 0 = none
     full: float = 2.0  # ready work per slot from which a successor counts as full
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        for field in ("ageing", "patient", "w_rank", "priority_s"):
+        for field in ("ageing", "patient", "w_rank", "priority_s", "urgent_s"):
             value = getattr(self, field)
             if not 0.0 <= value < float("inf"):
                 raise UsageError(
@@ -207,7 +223,8 @@ class DownstreamAware(Policy):
         """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""
         serves = np.isfinite(cluster.fixed_s)[:, cluster.type_idx]  # [classes, nodes]
         slots = (serves * cluster.slots.astype(np.float64)).sum(axis=1)
-        weights = [self.ageing, float(self.patient), self.full, self.w_rank, self.priority_s]
+        urges = [self.priority_s, self.urgent_s]
+        weights = [self.ageing, float(self.patient), self.full, self.w_rank, *urges]
         params = np.append(weights, slots)
         return memory(
             params=params,
@@ -230,8 +247,7 @@ class DownstreamAware(Policy):
         base = left_s - params[_AGEING] * age_s - params[_RANK] * work.rank_s / fullness
         is_longest = work.rank_s >= view.context.run_rest_s
         rest_s = 0.0 if is_longest else view.context.run_rest_s
-        if params[_PRIORITY] > 0.0:
-            base -= params[_PRIORITY] * work.priority
+        base -= _head_start_s(view, work, params[_PRIORITY], params[_URGENT])
         base -= _set_prices(view, needs, floats, slots, ahead.after_s, rest_s)
         idle, soonest_s = n_idle(view, memory.ints), np.inf
         for i in range(idle):
@@ -256,8 +272,6 @@ class DownstreamAware(Policy):
     @staticmethod
     @kernel
     def order(view: View, plan: Plan, work: Any, memory: Memory) -> float:
-        """Absolute seconds: arrival of the run, priority off. It decides which held stages are compared."""
-        key = work.run_arrival_s - _OLDEST * work.rank_s
-        if memory.params[_PRIORITY] > 0.0:
-            key -= memory.params[_PRIORITY] * work.priority
-        return float(key)
+        """Absolute seconds: arrival of the run, head start off. It decides which held stages are compared."""
+        head_start_s = _head_start_s(view, work, memory.params[_PRIORITY], memory.params[_URGENT])
+        return float(work.run_arrival_s - _OLDEST * work.rank_s - head_start_s)

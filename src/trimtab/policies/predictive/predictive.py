@@ -47,7 +47,9 @@ def shared_out(view: View, work: Expected, rate_per_s: Floats, scv: Floats, wait
     classes get the same share of their need.
     """
     can = np.isfinite(work.own_s) & (view.nodes.up == 1)
-    comes = np.flatnonzero((rate_per_s > 0.0) & can.any(axis=1))
+    best_s = np.min(work.own_s, axis=1, where=can, initial=np.inf)
+    has_work = np.isfinite(best_s) & (best_s > 0.0)  # a class unseen so far may have none
+    comes = np.flatnonzero((rate_per_s > 0.0) & has_work)
     slots = np.asarray(view.nodes.slots, np.float64)
     need = np.zeros(len(can))
     for c in comes:
@@ -55,8 +57,7 @@ def shared_out(view: View, work: Expected, rate_per_s: Floats, scv: Floats, wait
         need[c] = slots_needed(float(rate_per_s[c]), mean_s, float(scv[c]), wait_frac)
     need *= min(1.0, slots.sum() / max(need.sum(), 1.0))
     eligible, taken = np.zeros(can.shape, np.uint8), np.zeros(can.shape[1], bool)
-    best_s = np.min(work.own_s, axis=1, where=can, initial=np.inf)
-    relative = np.where(can, work.own_s, 0.0) / best_s[:, None]
+    relative = np.where(can & has_work[:, None], work.own_s, 0.0) / np.where(has_work, best_s, 1.0)[:, None]
     usual = relative.sum(axis=0) / np.maximum(1, can.sum(axis=0))  # [nodes] how slow a node is for any class
     for c in sorted(comes, key=lambda c: int(can[c].sum())):
         free = np.flatnonzero(can[c] & ~taken)

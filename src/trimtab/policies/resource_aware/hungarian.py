@@ -96,6 +96,7 @@ class Hungarian(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
+    binds: ClassVar[bool] = True
     plan_period_s: float = 0.25
     ageing: float = 1.0
 
