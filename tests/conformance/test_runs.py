@@ -57,7 +57,7 @@ class Watched(Policy):
     def __init__(self, policy: Policy) -> None:
         object.__setattr__(self, "_policy", policy)
         self.draws, self.plan_period_s = policy.draws, policy.plan_period_s
-        self.init, self.plan = policy.init, policy.plan  # type: ignore[method-assign]
+        self.init, self.plan, self.order = policy.init, policy.plan, policy.order  # type: ignore[method-assign]
         decide, able = interpreted(policy.dispatch), interpreted(can_take)
         self.needs, self.compares = policy.needs, policy.compares  # type: ignore[misc]
         self.degrades = policy.degrades  # type: ignore[misc]
@@ -99,6 +99,7 @@ class AsksTwice(Policy):
         self.draws, self.compares, self.init = policy.draws, policy.compares, policy.init  # type: ignore[misc, method-assign]
         self.plan_period_s, self.plan = policy.plan_period_s, policy.plan  # type: ignore[method-assign]
         self.needs, self.degrades = policy.needs, policy.degrades  # type: ignore[misc]
+        self.order = policy.order  # type: ignore[method-assign]
         decide, earlier = interpreted(policy.dispatch), []
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:

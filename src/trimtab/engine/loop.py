@@ -582,7 +582,9 @@ def _is_outranked(s: State) -> bool:
     Where the order is another policy's, scores decide only among requests of equal keys.
     """
     counts = s.counts
-    return bool(s.config.order_first[0] == 1 and counts.best[0] > 0 and counts.offer_key[0] > counts.best_key[0])
+    return bool(
+        s.config.order_first[0] == 1 and counts.best[0] > 0 and counts.offer_key[0] > counts.best_key[0]
+    )
 
 
 @helper(inline=True)

@@ -317,7 +317,7 @@ class Gateway:
         )
 
     def _log_degraded(self) -> None:
-        for each in self.config.degraded():
+        for each in (*self.config.degraded(), *self.config.without_effect()):
             logger.warning("%s", each)
 
     def _start_discovery(self) -> None:

@@ -75,7 +75,7 @@ def prices_of(config: GatewayConfig) -> Prices:
 
 
 def _choice(config: GatewayConfig, spec: str, shadow: str | None) -> PolicyChoice:
-    return policy_choice(spec.partition("+")[0] + "+vtc" if config.fairness.enabled else spec, shadow)
+    return policy_choice(config.with_order(spec), shadow)
 
 
 def settings_of(config: GatewayConfig) -> Settings:

@@ -137,6 +137,7 @@ class GatewayControl:
                 *gateway.problems,
                 *(f"{who}: {what}" for who, what in gateway.fleet.problems.items()),
                 *map(str, gateway.config.degraded()),
+                *gateway.config.without_effect(),
                 *(f"node {change.name}: {change.note()}" for change in self._changes.all()),
             ],
         }

@@ -52,7 +52,7 @@ def test_the_example_is_fine_and_its_other_values_are_the_defaults() -> None:
     assert [node.name for node in example.nodes] == ["gpu-1", "gpu-2", "video-1"]
     assert example.keys[0].sha256 == (digest_of(b"example"),)
     assert config_warnings(example) == []
-    own = {"nodes", "keys", "routes", "policy", "timeouts", "models"}
+    own = {"nodes", "keys", "fairness", "routes", "policy", "timeouts", "models"}
     changed = {name for name in GatewayConfig.model_fields if _differs(example, name)}
     assert changed == own
     assert example.timeouts.default == GatewayConfig().timeouts.default

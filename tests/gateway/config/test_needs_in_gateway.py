@@ -103,3 +103,32 @@ def test_half_a_declaration_meets_nothing() -> None:
 def test_nodes_that_come_later_may_declare_anything() -> None:
     assert Need.ZONES not in lacking("discovery: {file: nodes.yaml}")
     assert Need.ZONES in lacking("discovery: {dns: [{name: a, port: 1, zone: x}]}")
+
+
+KEY = "  - {name: %s, sha256: ['%s'], %s}\n"
+TWO_KEYS = "keys:\n" + KEY % ("a", "0" * 64, "may_set_priority: true") + KEY % ("b", "1" * 64, "weight: 2")
+
+
+@pytest.mark.parametrize(
+    ("order", "notes"),
+    [
+        ("policy: late-binding", ["keys.may_set_priority", "keys.weight"]),
+        ("policy: late-binding+priority-ageing", ["keys.weight"]),
+        ("policy: late-binding+drf", ["keys.may_set_priority"]),
+        ("fairness: {enabled: true}", ["keys.may_set_priority"]),
+        ("policy: {default: late-binding+vtc, models: {m: auto+priority-deadline}}", []),
+    ],
+)
+def test_what_no_order_reads_is_told(order: str, notes: list[str]) -> None:
+    config = parse_config(NODE % "" + TWO_KEYS + order)
+    assert [note.partition(":")[0] for note in config.without_effect()] == notes
+
+
+@pytest.mark.parametrize("spec", ["late-binding+edf", "hungarian"])
+def test_fairness_is_an_order_itself(spec: str) -> None:
+    fair = NODE % "" + "fairness: {enabled: true}\n"
+    assert (
+        parse_config(fair + "policy: late-binding+vtc").with_order("late-binding+vtc") == "late-binding+vtc"
+    )
+    with pytest.raises(ConfigError, match=r"policy\.default"):
+        parse_config(fair + f"policy: {spec}")

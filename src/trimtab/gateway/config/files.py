@@ -159,6 +159,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
     if not config.nodes and not config.discovery.is_on and not config.registration.allowed_cidrs:
         yield "there are no nodes, and none can be found or added"
     yield from map(str, config.degraded())
+    yield from config.without_effect()
     yield from (f"environment variable {name} is not set" for name in _unset(config))
 
 

@@ -22,7 +22,13 @@ from trimtab.gateway.config.maintenance import (
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
 from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
-from trimtab.gateway.config.policy_needs import degraded, need_field_errors, needs_met_by, provided_by
+from trimtab.gateway.config.policy_needs import (
+    degraded,
+    need_field_errors,
+    needs_met_by,
+    needs_of_policy,
+    provided_by,
+)
 from trimtab.gateway.config.routes import (
     RelayPath,
     Resolved,
@@ -49,6 +55,7 @@ from trimtab.validation.names import FieldError, Path, known, raise_field_errors
 
 CONFIG_TITLE = "trimtab gateway"
 
+_SHARES: Final = {Need.VIRTUAL_COUNTERS, Need.SHARES_HELD}  # what orders read that share between tenants
 _NAMES_ONCE: Final = {  # section → message for a duplicate name
     "nodes": "a name that no other node has",
     "keys": "each tenant once; several keys of it: sha256: [A, B]",
@@ -156,13 +163,31 @@ class GatewayConfig(Spec):
         found = (each for _, spec in self._policies() for each in degraded(spec, provided))
         return list(dict.fromkeys(found))
 
-    def _policies(self) -> Iterator[tuple[Path, str]]:
-        """The policies, each with its place in the file."""
-        yield ("policy", "default"), self.policy.default
-        yield from ((("policy", "models", model), spec) for model, spec in self.policy.models.items())
+    def without_effect(self) -> list[str]:
+        """Notes on permissions and weights of tenants that no policy's order reads."""
+        keys, read = self.keys, [needs_of_policy(spec) for _, spec in self._deciding()]
+        notes = []
+        if any(key.may_set_priority for key in keys) and not any(Need.PRIORITIES in needs for needs in read):
+            notes.append("keys.may_set_priority: no policy reads priorities; NAME+priority-ageing does")
+        if len({key.weight for key in keys}) > 1 and not any(needs & _SHARES for needs in read):
+            notes.append("keys.weight: no policy shares between tenants; fairness: {enabled: true} does")
+        return notes
+
+    def with_order(self, spec: str) -> str:
+        """A policy with the order that it serves with here."""
+        return f"{spec.removesuffix('+vtc')}+vtc" if self.fairness.enabled else spec
+
+    def _deciding(self) -> Iterator[tuple[Path, str]]:
+        """The policies that decide, each with its place in the file."""
+        yield ("policy", "default"), self.with_order(self.policy.default)
+        for model, spec in self.policy.models.items():
+            yield ("policy", "models", model), self.with_order(spec)
         for name, route in self.routes.items():
             if route.policy is not None:
-                yield ("routes", name, "policy"), route.policy
+                yield ("routes", name, "policy"), self.with_order(route.policy)
+
+    def _policies(self) -> Iterator[tuple[Path, str]]:
+        yield from self._deciding()
         if self.shadow is not None:
             yield ("shadow", "policy"), self.shadow.policy
 
@@ -180,11 +205,20 @@ class GatewayConfig(Spec):
         models = self.declared_models()
         yield from route_field_errors(self.routes, models)
         yield from self._model_field_errors(models)
-        yield from need_field_errors(self._policies(), self.provided())
+        orders = list(self._order_field_errors())
+        yield from orders or need_field_errors(self._policies(), self.provided())
         yield from zone_field_errors(self.zones, self.zones_in_use())
         yield from demand_field_errors(self.models, self.nodes)
         if not (self.discovery.is_on or self.registration.allowed_cidrs):
             yield from maintenance_field_errors(self.maintenance, [node.name for node in self.nodes])
+
+    def _order_field_errors(self) -> Iterator[FieldError]:
+        """Fairness is an order itself, so policies bring none beside it."""
+        for path, spec in self._deciding() if self.fairness.enabled else ():
+            given = spec.removesuffix("+vtc")
+            if "+" in given:
+                expected = "no order beside fairness, which is one (+vtc), or fairness.enabled: false"
+                yield FieldError(path, given, expected)
 
     def _digest_field_errors(self) -> Iterator[FieldError]:
         owner: dict[str, int] = {}

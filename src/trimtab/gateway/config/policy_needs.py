@@ -75,6 +75,13 @@ def degraded(spec: str, provided: frozenset[Need]) -> tuple[Degraded, ...]:
     return find(spec).degraded(GATEWAY, provided)
 
 
+def needs_of_policy(spec: str) -> frozenset[Need]:
+    """All that a policy and its order read."""
+    from trimtab.policies import find
+
+    return frozenset().union(*(member.all_needs for member in find(spec)))
+
+
 def need_field_errors(
     policies: Iterable[tuple[Path, str]], provided: frozenset[Need]
 ) -> Iterator[FieldError]:

@@ -151,9 +151,9 @@ class DownstreamAware(Policy):
         left = estimated service of all stages of the run that are not over, so a run that is nearly done is
         finished before another is begun; age = time since the run arrived; rank = remaining critical path,
         which decides within a run. fullness = ready work of the successor's class per slot that serves it: a
-        stage does not run ahead of a successor that is full. urgency = urgent_s · exp(−slack / urgent_s), with
-        slack = time to the deadline beyond the remaining path: a near deadline goes before all else, the
-        sooner the earlier, and one that is several `urgent_s` away does not count yet.
+        stage does not run ahead of a successor that is full. urgency = urgent_s · exp(−slack / urgent_s),
+        where slack = time to the deadline beyond the remaining path: a near deadline goes before all else,
+        the sooner the earlier, and one that is several `urgent_s` away does not count yet.
         regret = cost on this node − least cost on any type, where cost = end + price · service.
         end = transfer of missing inputs + load + service + least time of what follows from there, as in
         `peft`, but no less than the longest remaining path of the run: a stage that the join behind it waits
@@ -174,9 +174,9 @@ class DownstreamAware(Policy):
     Reads
         What is left of the run, its arrival, how many runs there are, the remaining critical path, the
         successor's class and how much of it is ready, the declared size of the output; the priority and the
-        deadline, if `priority_s` and `urgent_s` are above 0; in-flight and running requests, slots, backlog and its time, resident
-        models; demand and use of resources; what nodes hold of the inputs, links, round trips; estimated
-        service per type; how many requests are held.
+        deadline, if `priority_s` and `urgent_s` are above 0; in-flight and running requests, slots, backlog
+        and its time, resident models; demand and use of resources; what nodes hold of the inputs, links,
+        round trips; estimated service per type; how many requests are held.
     Cost
         O(idle nodes + classes · types) a decision, O(nodes) while few are held or a run is alone; 128
         decisions and more when a slot comes free while many are held.

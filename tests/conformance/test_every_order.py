@@ -1,4 +1,4 @@
-"""Every order acts under every policy: of what waits, the order's choice starts first, whoever chooses nodes."""
+"""Every order acts under every policy: of what waits, its choice starts first, whoever chooses nodes."""
 
 from __future__ import annotations
 
