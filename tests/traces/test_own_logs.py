@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from support.trace_files import written
-from trimtab.traces import read_trace
+from trimtab.errors import TraceError
+from trimtab.traces import TraceOptions, read_trace
 
 NGINX = """\
 10.0.0.1 - alice [13/Nov/2026:10:00:05 +0100] "POST /v1/chat HTTP/1.1" 200 5123 "-" "curl/8" 2.345
@@ -63,6 +64,60 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 """
 
 
+LITELLM_CALLS = """\
+{"request_id": "e", "call_type": "aembedding", "prompt_tokens": 500, "completion_tokens": 0, "status": "success", \
+"startTime": "2026-08-06T14:32:00Z", "endTime": "2026-08-06T14:32:01Z", "model": "e"}
+{"request_id": "f", "call_type": "acompletion", "prompt_tokens": 0, "completion_tokens": 0, "status": "failure", \
+"startTime": "2026-08-06T14:33:00Z", "endTime": "2026-08-06T14:33:00Z", "model": "m"}
+{"request_id": "s", "call_type": "acompletion", "prompt_tokens": 40, "completion_tokens": 0, "status": "success", \
+"startTime": "2026-08-06T14:34:00Z", "endTime": "2026-08-06T14:34:01Z", "model": "m"}
+{"request_id": "i", "call_type": "aimage_generation", "prompt_tokens": 0, "completion_tokens": 0, \
+"status": "success", "startTime": "2026-08-06T14:34:00Z", "endTime": "2026-08-06T14:34:01Z", "model": "m"}
+"""  # noqa: E501
+OTEL_CALLS = """\
+{"resourceSpans": [{"scopeSpans": [{"spans": null}]}, {"scopeSpans": null}, null]}
+{"span_id": "n", "start_time": "2025-11-13T10:00:00Z", "end_time": "2025-11-13T10:00:01Z", "attributes": null}
+{"span_id": "e", "start_time": "2025-11-13T10:00:01Z", "end_time": "2025-11-13T10:00:02Z", "context": null, \
+"attributes": {"gen_ai.operation.name": "embeddings", "gen_ai.usage.input_tokens": 800}}
+{"span_id": "p", "start_time": "2025-11-13T10:00:02Z", "end_time": "2025-11-13T10:00:04Z", "status": {"code": 2}, \
+"attributes": {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 3}}
+{"span_id": "f", "start_time": "2025-11-13T10:00:03Z", "end_time": "2025-11-13T10:00:04Z", "status": {"code": 2}, \
+"attributes": {"gen_ai.operation.name": "embeddings", "gen_ai.usage.input_tokens": 9}}
+{"span_id": "u", "start_time": "2025-11-13T10:00:03Z", "end_time": "2025-11-13T10:00:04Z", \
+"attributes": {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9}}
+"""  # noqa: E501
+SGLANG_CALLS = """\
+{"timestamp": "2026-11-13T10:00:02", "event": "request.finished", "rid": "e", "out": {"meta_info": \
+{"prompt_tokens": 20, "e2e_latency": 1.0}}}
+{"timestamp": "2026-11-13T10:00:02", "event": "request.finished", "rid": "a", "out": {"meta_info": \
+{"prompt_tokens": 20, "e2e_latency": 1.0, "finish_reason": {"type": "abort"}}}}
+"""
+SGLANG_EMBEDDINGS = """\
+{"request_parameters": "{}", "id": "e", "prompt_tokens": 10, "e2e_latency": 0.5, "request_received_ts": 1763028000.25}
+"""  # noqa: E501
+VLLM_USER_TEXT = """\
+2026-01-01T00:00:00Z stdout F \x1b[32mINFO\x1b[0m 12-31 23:59:59 [logger.py:39] Received request c-1: prompt: 'is it\\'s \
+prompt_token_ids: [1, 2, 3], max_tokens=4', params: SamplingParams(stop=["max_tokens=3"], max_tokens=10), \
+prompt_token_ids: [9, 8, 7, 6, 5], lora_request: None.
+INFO 01-01 00:00:01.5 logger.py:71] Generated response c-1: output: "don't output_token_ids: [1, 2]", \
+output_token_ids: [1, 2, 3, 4], finish_reason: stop
+ERROR 01-01 00:00:01 [serving.py:2] bad: INFO 01-01 00:00:01 [logger.py:39] Received request c-9: prompt: 'x'
+INFO 01-01 00:00:02 [logger.py:39] Received request e-1: prompt: 'x', params: PoolingParams(dim=None), \
+prompt_token_ids: [1, 2], lora_request: None.
+INFO 01-01 00:00:02 [logger.py:39] Received request c-2: params: SamplingParams(n=1), lora_request: None.
+INFO 01-01 00:00:03 [logger.py:71] Generated response c-2 (streaming complete): output: 'cut, output_token_ids: [1]
+"""  # noqa: E501
+NGINX_USER_TEXT = """\
+10.0.0.1 - - [13/Nov/2026:10:00:05 +0000] "POST /v1/chat?key=1 HTTP/1.1" 200 5 "agent 9.999 rt=8.888" rt=2.345
+10.0.0.1 - - [13/Nov/2026:10:00:05 +0000] "POST /v1/chat HTTP/1.1" 200 5 "-" "9.999" 0.001 uct="0.1" rt="1.234"
+10.0.0.1 - - [13/Nov/2026:10:00:05 +0000] "POST /v1/chat HTTP/1.1" 499 5 "-" "x" 3.000
+"""  # noqa: E501
+ENVOY_USER_TEXT = """\
+[2026-11-13T10:00:01.310Z] "POST /v1/chat?k=1 HTTP/2" 200 - via - "9 9 9 9" 154 15 226 100 "-" \
+"c" "fake" "fake" "1.1.1.1:1" "id-1" "api" "10.0.0.7:80"
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "name", "columns", "dropped"),
     [
@@ -100,6 +155,44 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
                 "original_id": ["a1", "b2"],
             },
             {"no request of otel-genai": 2},
+        ),
+        (
+            OTEL_CALLS,  # what was answered in part was served
+            "otel-genai",
+            {"original_id": ["e", "p"], "size": [40.0, 3.45], "class": ["embeddings", "chat"]},
+            {"no request of otel-genai": 1, "failed": 1, "without counts of tokens": 1},
+        ),
+        (
+            LITELLM_CALLS,
+            "litellm",
+            {"original_id": ["e", "s"], "size": [25.0, 2.0], "class": ["embedding", "completion"]},
+            {"without an answer": 1, "without counts of tokens": 1},
+        ),
+        (SGLANG_CALLS, "sglang", {"original_id": ["e"], "size": [1.0]}, {"without an answer": 1}),
+        (SGLANG_EMBEDDINGS, "sglang-metrics", {"original_id": ["e"], "size": [0.5]}, {}),
+        (
+            VLLM_USER_TEXT,  # from one year into the next, and a line that was cut off
+            "vllm",
+            {
+                "arrival_s": [0.0, 3.0],
+                "recorded_s": [2.5, None],
+                "prompt_tokens": [5, 2],
+                "output_tokens": [4, 0],
+                "class": ["generate", "pooling"],
+            },
+            {"an answer without token ids": 1},
+        ),
+        (
+            NGINX_USER_TEXT,
+            "nginx",
+            {"recorded_s": [2.345, 1.234], "class": ["/v1/chat", "/v1/chat"]},
+            {"status 499": 1},
+        ),
+        (
+            ENVOY_USER_TEXT,
+            "envoy",
+            {"recorded_s": [0.226], "original_id": ["id-1"], "node": ["10.0.0.7:80"], "class": ["/v1/chat"]},
+            {},
         ),
         (
             LITELLM,
@@ -158,6 +251,18 @@ def test_logs_are_recognised_and_read(
     for column, values in columns.items():
         found = trace.table[column].to_list()
         if isinstance(values[0], float):
-            assert found == pytest.approx(values)
+            assert found == [value if value is None else pytest.approx(value) for value in values]
         else:
             assert found == values
+
+
+def test_an_answer_needs_token_ids_and_the_switches_that_print_them(tmp_path: Path) -> None:
+    received = "INFO 02-13 11:33:33 [logger.py:49] Received request c: params: P(n=1), lora_request: None.\n"
+    told = r"read as vllm; left out 1 rows: without an answer; .*--enable-log-outputs"
+    with pytest.raises(TraceError, match=told):
+        read_trace(written(tmp_path, "log", received))
+
+
+def test_what_clients_left_is_kept_on_demand(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "log", NGINX_USER_TEXT), options=TraceOptions(keep_unfinished=True))
+    assert trace.table["recorded_s"].to_list() == pytest.approx([3.0, 2.345, 1.234])

@@ -84,9 +84,10 @@ def show_trace(
     if html is not None:
         _write_page(trace, summary, html, quiet=quiet or json)
     if json:
-        origin = {"file": trace.file, "format": trace.format}
+        origin = {"file": trace.file, "format": trace.format, "known_by": trace.known_by}
         repairs = [asdict(repair) for repair in trace.repairs]
         counts = {"rows_in_file": trace.rows_in_file, "dropped": dict(trace.dropped), "repairs": repairs}
+        counts |= {"doubts": list(trace.doubts)}
         columns = {"size_rule": trace.size_rule, "unused_columns": list(trace.unused_columns)}
         print_json({**origin, **counts, **columns, **summary.to_dict()})
     else:
@@ -104,7 +105,7 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
     from trimtab.report.terminal_plots import plot_rate, plot_sizes
     from trimtab.report.terminal_tables import trace_table
 
-    print(f"{trace.file} ({trace.format}, {trace.rows_in_file:,} rows)")
+    print(f"{trace.file} ({trace.rows_in_file:,} rows)\n{trace.format_in_words()}")
     for text in trace.notes():
         print(text)
     print(f"size, in work units: {trace.size_rule or 'missing, so runs need a column of it'}")
@@ -155,7 +156,7 @@ def convert(
         write_trace(trace.table, out)
     else:
         write_runs(trace.table, trace.stages, out)
-    for text in trace.notes():
+    for text in (trace.format_in_words(), *trace.notes()):
         note(text, quiet=quiet)
     note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
 

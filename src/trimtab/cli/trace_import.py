@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trimtab.traces.guess import ColumnGuess
     from trimtab.traces.source import TraceSource
 
-_LONG_S = 300.0  # recorded times that are usual in milliseconds, not in seconds
-
 
 def import_trace(
     files: Annotated[
@@ -62,13 +60,15 @@ def _chosen(
 ) -> tuple[TraceMapping, list[ColumnGuess]]:
     """The mapping to read with: the format that is recognised, else a guess; and the guesses to show."""
     from trimtab.traces.guess import guess_columns, proposed
-    from trimtab.traces.read import recognised, validated
+    from trimtab.traces.read import validated
+    from trimtab.traces.recognition import recognised, refuse_wrapped
 
     guesses, is_whole = guess_columns(source, given), given.is_whole()
     if not is_whole:
         is_recognised = recognised(source) is not None
         if is_recognised or format_name is not None:
             return given.model_copy(update={"sort": True}), [] if is_recognised else guesses
+        refuse_wrapped(source)
     data = proposed(guesses, given)
     if is_whole:
         data["columns"] = {name: column.model_dump() for name, column in given.columns.items()}
@@ -133,29 +133,18 @@ def _summary(trace: Trace, out: Path, mapping_file: Path, mapping: TraceMapping)
         "mapping_file": str(mapping_file),
         "mapping": mapping.kept_only(),
         "format": trace.format,
+        "known_by": trace.known_by,
         "rows_in_file": trace.rows_in_file,
         "requests": trace.table.height,
         "dropped": dict(trace.dropped),
         "repairs": [asdict(repair) for repair in trace.repairs],
+        "doubts": list(trace.doubts),
         "size_rule": trace.size_rule,
     }
 
 
-def _long_times(trace: Trace) -> str | None:
-    """A doubt about recorded times that look like milliseconds taken for seconds."""
-    if "recorded_s" not in trace.table.columns:
-        return None
-    median_s = trace.table["recorded_s"].median()
-    if median_s is None or float(str(median_s)) < _LONG_S:
-        return None
-    return (
-        f"half of the requests took {float(str(median_s)):,.6g} s or more: if these are milliseconds, "
-        "--map recorded_s=COLUMN*0.001"
-    )
-
-
 def _say(trace: Trace, out: Path, mapping_file: Path, *, quiet: bool) -> None:
-    for text in trace.notes():
+    for text in (trace.format_in_words(), *trace.notes()):
         note(text, quiet=quiet)
     if trace.size_rule is None:
         note(
@@ -164,8 +153,6 @@ def _say(trace: Trace, out: Path, mapping_file: Path, *, quiet: bool) -> None:
         )
     else:
         note(f"size, in work units: {trace.size_rule}", quiet=quiet)
-    if (told := _long_times(trace)) is not None:
-        note(told, quiet=quiet)
     print(
         f"{trace.table.height:,} of {trace.rows_in_file:,} rows as requests ({trace.format})", file=sys.stderr
     )

@@ -42,11 +42,13 @@ class TraceFormat:
         derived: canonical columns computed from the read ones.
         drop_reason: text naming why a row is dropped, null where it is kept.
         also: columns that are read where a file has them.
+        raw_also: the same for `raw`; columns without values where a file has them not.
         size_rule: what a derived size is made of, where it is neither tokens nor images.
         time_format: how dates are written, for `strftime`; None: ISO 8601.
         time_is_end: whether the arrival column tells the end of a request, `recorded_s` after its arrival.
         is_sorted: whether rows are sorted by arrival; else they are sorted when they are read.
         missing: further texts that mean no value.
+        wanted: what a file must hold so that there are requests in it, for messages.
     """
 
     name: str
@@ -63,6 +65,13 @@ class TraceFormat:
     time_is_end: bool = False
     is_sorted: bool = True
     missing: frozenset[str] = frozenset()
+    raw_also: tuple[str, ...] = ()
+    wanted: str = "at least one request"
+
+    @property
+    def all_names(self) -> frozenset[str]:
+        """All columns of a file that it knows."""
+        return frozenset((*self.source_names, *(column.source for column in self.also), *self.raw_also))
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -83,7 +92,12 @@ def with_optional(layout: TraceFormat, found: Iterable[str]) -> TraceFormat:
     own_id = id_column(name for name in names if name not in used)
     if own_id is not None and all(column.target != "original_id" for column in columns):
         columns.append(SourceColumn("original_id", own_id))
-    return replace(layout, columns=tuple(columns))
+    return replace(
+        layout,
+        columns=tuple(columns),
+        raw=(*layout.raw, *(name for name in layout.raw_also if name in names)),
+        raw_also=tuple(name for name in layout.raw_also if name not in names),
+    )
 
 
 def sized_from_tokens(options: TraceOptions) -> Mapping[str, pl.Expr]:

@@ -15,8 +15,8 @@ import polars as pl
 
 from trimtab.errors import TraceError
 from trimtab.traces.columns import COLUMNS, canonical_name, id_column, plain_name
-from trimtab.traces.formats import TimeUnit
 from trimtab.traces.mapping import TraceMapping
+from trimtab.traces.plausibility import unit_since_1970
 from trimtab.traces.source import NO_TEXT, OTHER_ENCODING, Skipped, TraceSource, read_blocks
 from trimtab.traces.values import parsed, parsed_ticks
 
@@ -69,7 +69,6 @@ _UNIT_OF_NAME: Final = (
     (r"_?(us|micros(econds)?)$", 1e-6),
     (r"_?(ns|nanos(econds)?)$", 1e-9),
 )
-_EPOCHS: Final[tuple[tuple[float, TimeUnit], ...]] = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +211,9 @@ def _are_most(found: pl.Series) -> bool:
 
 
 def _kind_of_numbers(numbers: pl.Series, how: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    middle = float(str(numbers.median()))
-    for least, unit in _EPOCHS:
-        if middle >= least:
-            return f"time, {unit} since 1970", {"time_unit": unit, **how}
-    if 9e8 <= middle < 1e10:
-        return "time, s since 1970", {"time_unit": "s", **how}
+    unit = unit_since_1970(float(str(numbers.median())))
+    if unit is not None:
+        return f"time, {unit} since 1970", {"time_unit": unit, **how}
     whole = bool((numbers == numbers.round()).all())
     return ("whole number" if whole else "number"), how or None
 

@@ -52,4 +52,5 @@ def import_files(
         rows_in_file=sum(trace.rows_in_file for trace in traces),
         dropped=dict(dropped),
         repairs=tuple(repair for trace in traces for repair in trace.repairs),
+        doubts=tuple(dict.fromkeys(doubt for trace in traces for doubt in trace.doubts)),
     )

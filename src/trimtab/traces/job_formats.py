@@ -172,6 +172,9 @@ JOB_FORMATS: Final = (
     ),
 )
 
+SIMPLEST_JOBS: Final = ("job_id", "submit_s", "gpus", "duration_s")
+"""Columns of a file of jobs that needs nothing else."""
+
 GAVEL_LIST: Final = "gavel-list"
 """Format without a header, which `traces.gavel_jobs` reads."""
 

@@ -11,6 +11,9 @@ from typing import Final
 from trimtab.errors import TraceError
 
 _NESTED_MAX: Final = 100  # paths into objects that are columns
+KEPT_WHOLE: Final = ("resourceSpans",)
+"""Keys of lists in objects that are read as they are."""
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:]')
 _PLAIN_KEY: Final = re.compile(r"[\w-]+")
 
 
@@ -18,9 +21,24 @@ def refuse_whole_json(path: Path, lines: list[str]) -> None:
     """Refuse JSON that is one value over many lines, with the command that makes it one object a line."""
     head = "".join(lines[:2]).replace(" ", "")
     if head.startswith("[{") or lines[0].strip() == "{":
-        program = "'.[]'" if head.startswith("[") else "."
+        key = rows_key("\n".join(lines))
+        program = "'.[]'" if head.startswith("[") else "." if key in (None, *KEPT_WHOLE) else f"'.{key}[]'"
         expected = f"one object a line, as `jq -c {program} {path.name}` writes it"
         raise TraceError("one JSON value over many lines", file=str(path), expected=expected)
+
+
+def rows_key(text: str) -> str | None:
+    """The first key of a JSON object whose value is a list of objects; `text` may be its beginning alone.
+
+    Only tokens of JSON are looked at: what a string says counts as nothing.
+    """
+    depth, before = 0, ["", "", ""]
+    for token in (match[0] for match in _TOKEN.finditer(text)):
+        if depth == 2 and token == "{" and before[1:] == [":", "["]:
+            return str(json.loads(before[0]))
+        depth += (token in "[{") - (token in "]}")
+        before = [*before[1:], token]
+    return None
 
 
 def keys_of(path: Path, lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from trimtab.traces.text_logs import TextLog
+from trimtab.traces.text_log import TextLog
 
 _COLUMNS: Final = (
     "span_id",
@@ -27,6 +27,8 @@ _COLUMNS: Final = (
     "server",
     "prompt_tokens",
     "output_tokens",
+    "operation",
+    "error",
 )
 _ATTRIBUTES: Final = {
     "model": ("gen_ai.request.model", "gen_ai.response.model"),
@@ -35,7 +37,10 @@ _ATTRIBUTES: Final = {
     "server": ("server.address",),
     "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
     "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    "operation": ("gen_ai.operation.name",),
+    "error": ("error.type",),
 }
+_STATUS_ERROR: Final = (2, "STATUS_CODE_ERROR", "ERROR")  # as OTLP has it, in numbers or words, and SDKs
 
 
 _NO_CALLS: Final = frozenset(
@@ -67,17 +72,25 @@ def _object(line: str) -> Mapping[str, Any]:
 def _spans(line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if "resourceSpans" not in line:
         yield line
-    for resource in line.get("resourceSpans", ()):
-        for scope in resource.get("scopeSpans", ()):
-            yield from scope.get("spans", ())
+    for resource in _objects(line, "resourceSpans"):
+        for scope in _objects(resource, "scopeSpans"):
+            yield from _objects(scope, "spans")
+
+
+def _objects(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The objects of a list; what is null or none of them counts as absent."""
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def _row(span: Mapping[str, Any]) -> tuple[str | None, ...]:
-    attributes = _plain(span.get("attributes", {}))
+    attributes = _plain(span.get("attributes"))
     is_call = any(name.startswith("gen_ai.") for name in attributes)
     if not is_call or attributes.get("gen_ai.operation.name") in _NO_CALLS:
         return (None,) * len(_COLUMNS)
-    context = span.get("context", {})
+    context, status = (
+        span[key] if isinstance(span.get(key), Mapping) else {} for key in ("context", "status")
+    )
     values = {
         "span_id": span.get("spanId", span.get("span_id", context.get("span_id"))),
         "start_ns": _time_ns(span, ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime")),
@@ -85,6 +98,8 @@ def _row(span: Mapping[str, Any]) -> tuple[str | None, ...]:
         "name": span.get("name"),
         **{to: _first(attributes, names) for to, names in _ATTRIBUTES.items()},
     }
+    if status.get("code", status.get("status_code")) in _STATUS_ERROR and values["error"] is None:
+        values["error"] = "status"
     return tuple(None if values[name] is None else str(values[name]) for name in _COLUMNS)
 
 
@@ -92,7 +107,13 @@ def _plain(attributes: Any) -> Mapping[str, Any]:
     """Attributes by name; OTLP lists them with the type of each value."""
     if isinstance(attributes, Mapping):
         return attributes
-    return {each["key"]: next(iter(each.get("value", {}).values()), None) for each in attributes}
+    listed = _objects({"": attributes}, "")
+    return {str(each.get("key")): _typed_value(each.get("value")) for each in listed}
+
+
+def _typed_value(value: Any) -> Any:
+    """The value in an object type → value of OTLP."""
+    return next(iter(value.values()), None) if isinstance(value, Mapping) else None
 
 
 def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -111,4 +132,4 @@ def _time_ns(span: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return int(whole.timestamp()) * 10**9 + whole.microsecond * 1000
 
 
-SPANS: Final = TextLog("otel-genai", _COLUMNS, _rows, row="span")
+SPANS: Final = TextLog("otel-genai", _COLUMNS, _rows, "spans in JSON", row="span")

@@ -11,46 +11,34 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 from pydantic import ValidationError
 
 from trimtab.errors import TraceError
-from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.bad_rows import Repair
 from trimtab.traces.formats import TraceFormat, with_optional
 from trimtab.traces.frames import as_frame
 from trimtab.traces.gateway_recording import NAME as RECORDING
 from trimtab.traces.gateway_recording import SIZE_RULE as RECORDING_SIZE_RULE
 from trimtab.traces.gateway_recording import is_recording, open_recording, read_requests
-from trimtab.traces.gentd26 import GENTD26
 from trimtab.traces.mapping import TraceMapping, mapped_format, overlaid, own_format, size_in_words
-from trimtab.traces.mooncake import MOONCAKE
+from trimtab.traces.plausibility import doubts_about
 from trimtab.traces.read_runs import RUNS, RunTrace, has_stages, read_runs, read_workflow
-from trimtab.traces.request_logs import BY_COLUMNS, OF_LOGS
-from trimtab.traces.slicing import TraceOptions, apply_options
-from trimtab.traces.source import (
-    OTHER_ENCODING,
-    UNDECODED,
-    Progress,
-    TraceSource,
-    look_at,
-    look_at_frame,
+from trimtab.traces.recognition import (
+    FORMAT_NAMES,
+    PUBLIC_FORMATS,
+    known_by,
+    recognised,
+    refuse_unrecognised,
 )
+from trimtab.traces.request_logs import OF_LOGS
+from trimtab.traces.slicing import TraceOptions, apply_options
+from trimtab.traces.source import Progress, TraceSource, look_at, look_at_frame
 from trimtab.traces.table_reader import TableReader
 from trimtab.traces.wfformat import NAME as WFFORMAT
 from trimtab.validation.names import nearest
-
-PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, GENTD26, *BY_COLUMNS)
-FORMAT_NAMES: Final = (
-    "auto",
-    *(public.name for public in (*PUBLIC_FORMATS, *OF_LOGS)),
-    RECORDING,
-    WFFORMAT,
-    RUNS,
-    "trimtab",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +55,8 @@ class Trace:
         stages: of runs, by `run_idx` of the table (see `run_tables`); None where rows are requests.
         unused_columns: columns of the file that were not read.
         repairs: rows that were dropped or filled because of their values, by reason.
+        known_by: what its format was recognised by, in words.
+        doubts: figures that would be odd if it was read right, in words.
     """
 
     table: pl.DataFrame
@@ -78,6 +68,8 @@ class Trace:
     unused_columns: tuple[str, ...] = ()
     stages: pl.DataFrame | None = None
     repairs: tuple[Repair, ...] = ()
+    known_by: str = ""
+    doubts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Where it came from, and how much it holds."""
@@ -85,10 +77,15 @@ class Trace:
         what = f"{self.file} ({self.format}), {self.table.height:,} requests in {span_s:.6g} s"
         return f"<Trace: {what}: {', '.join(self.table.columns)}>"
 
+    def format_in_words(self) -> str:
+        """One line: what it was read as, and what told so."""
+        return f"read as {self.format}, known by {self.known_by}"
+
     def notes(self) -> list[str]:
-        """Notes about rows and values that were left out or filled."""
+        """Notes about rows and values that were left out or filled, and doubts."""
         left_out = [f"left out {rows:,} rows: {reason}" for reason, rows in self.dropped.items()]
-        return left_out + [repair.in_words() for repair in self.repairs]
+        doubts = [f"in doubt: {doubt}" for doubt in self.doubts]
+        return left_out + [repair.in_words() for repair in self.repairs] + doubts
 
 
 def read_trace(
@@ -147,6 +144,8 @@ def read_trace(
         size_rule=size_in_words(layout, chosen),
         unused_columns=tuple(name for name in source.columns if name not in used),
         repairs=reader.repairs.all(),
+        known_by=known_by(source, layout, format),
+        doubts=doubts_about(table, reader.times),
     )
 
 
@@ -180,6 +179,7 @@ def _recording(path: str | Path, options: TraceOptions, progress: Progress | Non
         rows_in_file=table.height + sum(dropped.values()),
         dropped=dropped,
         size_rule=RECORDING_SIZE_RULE,
+        known_by="the head of a recording",
     )
 
 
@@ -192,6 +192,7 @@ def _runs(found: RunTrace, path: str | Path, options: TraceOptions) -> Trace:
         dropped={},
         size_rule="seconds of its stages at speed 1" if found.format == WFFORMAT else None,
         stages=found.stages,
+        known_by="key workflow" if found.format == WFFORMAT else "column stages",
     )
 
 
@@ -232,16 +233,6 @@ def validated(mapping: TraceMapping | Mapping[str, Any]) -> TraceMapping:
         raise TraceError("invalid mapping", field=field, value=first["input"], expected=expected) from error
 
 
-def recognised(source: TraceSource) -> TraceFormat | None:
-    """The format whose columns a file has; None for one of columns of its own."""
-    if source.log is not None:
-        return next(log for log in OF_LOGS if log.name == source.log.name)
-    for public in PUBLIC_FORMATS:
-        if set(public.source_names) <= set(source.columns):
-            return public
-    return own_format(source.columns) if "arrival_s" in source.columns else None
-
-
 def _recognised(source: TraceSource, mapping: TraceMapping | None) -> TraceFormat:
     found = recognised(source)
     if found is not None:
@@ -251,20 +242,7 @@ def _recognised(source: TraceSource, mapping: TraceMapping | None) -> TraceForma
         raise TraceError(
             "invalid mapping", field="mapping.columns", value=list(mapping.columns), expected=expected
         )
-    if any(UNDECODED in name for name in source.columns):
-        raise TraceError(
-            "names of columns are no UTF-8 text",
-            file=str(source.path),
-            value=list(source.columns),
-            expected=OTHER_ENCODING,
-        )
-    raise TraceError(
-        "the format is not recognised from the columns",
-        file=str(source.path),
-        value=list(source.columns),
-        expected=f"those of one of {list(FORMAT_NAMES[1:])}, or a column mapping: "
-        "`trimtab trace import FILE --out trace.parquet` proposes one",
-    )
+    refuse_unrecognised(source)
 
 
 def _refuse_missing(source: TraceSource, layout: TraceFormat, mapping: TraceMapping) -> None:

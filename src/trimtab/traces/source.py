@@ -21,9 +21,10 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.json_lines import keys_of, refuse_whole_json
+from trimtab.traces.json_lines import keys_of, refuse_whole_json, rows_key
 from trimtab.traces.otel_spans import SPANS, holds_spans
-from trimtab.traces.text_logs import TextLog, text_log_of
+from trimtab.traces.text_log import TextLog
+from trimtab.traces.text_logs import text_log_of
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) of the file on disk."""
@@ -61,6 +62,7 @@ class TraceSource:
     log: TextLog | None = None  # of kind log: how its lines are read
     frame: pl.DataFrame | None = None  # of kind frame
     nested: tuple[str, ...] = ()  # columns of a JSONL file that are paths into objects
+    rows_key: str | None = None  # of a file of one JSON object: where it has a list of objects
 
     def narrowed(self, used: Collection[str]) -> TraceSource:
         """Without the paths into objects that are not used."""
@@ -152,8 +154,10 @@ def _look_at_text(path: Path, is_gzip: bool, head: bytes, given: str | None) -> 
         keys, nested = keys_of(path, lines)
         if holds_spans(keys):
             return TraceSource(path, "log", is_gzip, SPANS.columns, log=SPANS)
-        return TraceSource(path, "jsonl", is_gzip, (*keys, *nested), nested=nested)
-    if given is None and (log := text_log_of(lines)) is not None:
+        is_one = not any(map(str.strip, lines[1:]))
+        wrapped = rows_key(lines[0]) if is_one else None
+        return TraceSource(path, "jsonl", is_gzip, (*keys, *nested), nested=nested, rows_key=wrapped)
+    if given is None and (log := text_log_of(path, lines)) is not None:
         return TraceSource(path, "log", is_gzip, log.columns, log=log)
     separator = given or max(",;\t|", key=lines[0].count)
     return TraceSource(path, "csv", is_gzip, _header(path, lines[0], separator), separator)

@@ -16,6 +16,7 @@ from trimtab.traces.bad_rows import Action, Repairs
 from trimtab.traces.columns import AT_LEAST, COLUMNS, MOST_SIZE, is_bad_size
 from trimtab.traces.formats import SourceColumn, TraceFormat
 from trimtab.traces.mapping import TraceMapping
+from trimtab.traces.plausibility import RecordedTimes
 from trimtab.traces.row_filter import row_filter
 from trimtab.traces.slicing import TraceOptions
 from trimtab.traces.source import Progress, RawBlock, TraceSource, read_blocks
@@ -51,7 +52,7 @@ class TableReader:
         self.source = source.narrowed({*layout.source_names, *rules.keep, *asked})
         self.repairs = Repairs(self.source.place)
         self.first_ticks: float | None = None
-        self.unit = layout.time_unit
+        self.times = RecordedTimes(layout.time_unit)
         self.missing = rules.missing | layout.missing
 
     def read(self, progress: Progress | None) -> pl.DataFrame:
@@ -82,7 +83,8 @@ class TableReader:
         rows = pl.int_range(block.first_row_idx, block.first_row_idx + block.table.height, eager=True)
         raw = self._wanted(self._without_blank(block.table.with_columns(rows.alias(_ROW))))
         columns = [self._column(raw, column) for column in self.layout.columns]
-        also = (pl.col(name).cast(pl.String) for name in self.layout.raw)
+        also = [pl.col(name).cast(pl.String) for name in self.layout.raw]
+        also += [pl.lit(None, pl.String).alias(name) for name in self.layout.raw_also]
         kept = (as_text(raw[name]).alias(_KEPT + name) for name in self.rules.keep)
         typed = raw.select(_ROW, *also, *kept).with_columns(columns)
         return self._without_bad(typed, raw)
@@ -116,12 +118,13 @@ class TableReader:
 
     def _arrivals(self, raw: pl.DataFrame, column: SourceColumn) -> pl.Series:
         values = raw[column.source]
-        unit = self.unit = unit_of(values, self.layout.time_unit)
+        unit = self.times.unit = unit_of(values, self.layout.time_unit)
         layout, rules = self.layout, self.rules
         ticks = parsed_ticks(values, unit, layout.time_format, rules.time_zone, rules.decimal)
         expected = EXPECTED_TIME[unit] if layout.time_format is None else f"a time as {layout.time_format}"
         expected += "" if rules.time_zone == UTC else f" that clocks show in {rules.time_zone}"
         self._refuse_unparsed(raw, column, ticks, expected)
+        self.times.add(ticks)
         if self.first_ticks is None and (known := ticks.drop_nulls()).len():
             self.first_ticks = 0 if layout.origin == "zero" else known[0]
         # Subtracted while still in whole ticks: seconds since 1970 would lose the last digits.
@@ -240,6 +243,7 @@ class TableReader:
         if self.layout.is_sorted:
             self._refuse_unsorted(table)
             return table
+        self.times.add_order(table["arrival_s"])
         table = table.sort("arrival_s", maintain_order=True)
         if self.layout.origin == "zero":
             return table
@@ -259,17 +263,20 @@ class TableReader:
 
     def _as_recorded(self, arrival_s: float) -> str:
         """An arrival as the file tells it: date and time, or seconds."""
-        return recorded_time(arrival_s, self.first_ticks or 0, self.unit)
+        return recorded_time(arrival_s, self.first_ticks or 0, self.times.unit)
 
     def _error(self, problem: str, row_idx: int, column: str, value: object, expected: str) -> TraceError:
         place = f"{self.source.place(row_idx)}, column {column}"
         return TraceError(problem, file=str(self.source.path), field=place, value=value, expected=expected)
 
     def _no_requests(self) -> TraceError:
-        reasons = {**self.dropped, **{f"{r.reason}": r.rows for r in self.repairs.all()}}
-        left_out = f" ({reasons} dropped)" if reasons else ""
+        counted = {**self.dropped, **{repair.reason: repair.rows for repair in self.repairs.all()}}
+        reasons = ", ".join(f"{rows:,} rows: {reason}" for reason, rows in counted.items())
+        left_out = f"; left out {reasons}" if reasons else ""
         return TraceError(
-            f"no requests in the trace{left_out}", file=str(self.source.path), expected="at least one request"
+            f"no requests in the trace, read as {self.layout.name}{left_out}",
+            file=str(self.source.path),
+            expected=self.layout.wanted,
         )
 
 

@@ -115,13 +115,13 @@ class Serving:
         return scenario if parts.change is None else parts.change(scenario)
 
     def read_ahead(self, settings: Scenario, bar: ReadingBar) -> list[str]:
-        """Read the trace, if there is one, and keep it for the runs; what was repaired in it."""
+        """Read the trace, if there is one, and keep it for the runs; what was left out, repaired, in doubt."""
         trace = settings.workload.trace
         if trace is None:
             return []
         with bar(f"reading {trace.file.name}") as progress:
             read = recorded(trace, progress)
-        return [repair.in_words() for repair in read.repairs]
+        return read.notes()
 
     def times(self, settings: Scenario) -> list[PolicyTiming]:
         """Computing times of the policies."""
