@@ -74,6 +74,21 @@ def test_bad_values_are_filled_with_the_median_or_the_value_given(tmp_path: Path
     assert given.table["size"].to_list() == [100.0, 7.0, 7.0, 300.0, 50.0]
 
 
+def test_objects_are_no_labels_and_their_values_are_guessed_by_their_keys(tmp_path: Path) -> None:
+    rows = [
+        {"ts": at, "route": {"name": "chat", "node": node}, "timing": {"queue_ms": 1, "total_ms": 800}}
+        for at, node in ((1763028000, "gpu-01"), (1763028001, "gpu-02"), (1763028002, "gpu-01"))
+    ]
+    source = look_at(written(tmp_path, "log.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows)))
+    mapping = proposed(guess_columns(source, TraceMapping()), TraceMapping())
+    assert mapping["columns"] == {
+        "arrival_s": "ts",
+        "class": "route.name",
+        "node": "route.node",
+        "recorded_s": {"column": "timing.total_ms", "scale": 1e-3},
+    }
+
+
 def test_lines_that_do_not_parse_are_dropped_and_later_lines_keep_their_numbers(tmp_path: Path) -> None:
     wide = written(tmp_path, "wide.csv", "arrival_s,size\n0,1\n1,2,é\n2,x\n3,4\n")
     with pytest.raises(TraceError, match=r"line 3: too many fields \(got '1,2,é'\)"):

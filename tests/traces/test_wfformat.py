@@ -109,10 +109,40 @@ def test_an_edge_that_only_the_parent_names_is_one(tmp_path: Path) -> None:
         ("NFCORE:SAREK:FASTQC (test-1)", "FASTQC"),
         ("mProject_00001", "mProject"),
         ("merge", "merge"),
+        ("NF_X:PREP:TABIX__regions__ID0000001", "TABIX"),
+        ("NF_X:CALL:GATK__chr1:9__S_2__ID0000002", "GATK"),
+        ("GATK_APPLY__ID0000002", "GATK_APPLY"),
     ],
 )
 def test_the_tool_of_a_task(name: str, tool: str) -> None:
     assert tool_of(name) == tool
+
+
+def test_older_versions_name_their_parents_and_hold_their_files(tmp_path: Path) -> None:
+    def task(name: str, seconds: str, size: str, parents: list[str], **own: str) -> dict[str, Any]:
+        files = [{"link": "output", "name": f"{name}.out", size: GIB}]
+        files += [{"link": "input", "name": f"{parent}.out", size: GIB} for parent in parents]
+        return {"name": name, seconds: 1.5, "parents": parents, "files": files, **own}
+
+    versions = {
+        "1.0": {
+            "jobs": [task("split_1", "runtime", "size", []), task("join_2", "runtime", "size", ["split_1"])]
+        },
+        "1.4": {
+            "tasks": [
+                task("split", "runtimeInSeconds", "sizeInBytes", [], id="ID1"),
+                task("join", "runtimeInSeconds", "sizeInBytes", ["split"], id="ID2"),
+            ]
+        },
+    }
+    for version, workflow in versions.items():
+        trace = read_trace(written(tmp_path, {"name": "w", "schemaVersion": version, "workflow": workflow}))
+        assert trace.stages is not None
+        rows = trace.stages.select("class", "size", "output_gib", "after_frac").rows()
+        assert rows == [("split", 1.5, 1.0, []), ("join", 1.5, 1.0, [1.0])]
+        first, second = trace.stages["stage"].to_list()
+        assert trace.stages["after"].to_list() == [[], [first]]
+        assert (first, second) == (("split_1", "join_2") if version == "1.0" else ("ID1", "ID2"))
 
 
 def test_the_way_back_keeps_all(tmp_path: Path) -> None:

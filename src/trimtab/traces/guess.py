@@ -32,19 +32,20 @@ _OUT: Final = (
     r"(completion|output|out|generated|response|gen|answer|candidates|antwort|ausgabe|reponse|sortie|"
     r"respuesta|salida)"
 )
+_UNIT: Final = r"_?(s|sec|secs|seconds|ms|msec|millis|milliseconds|us)"
 _NUMBER_OF: Final = r"(n_?|num_?|usage_)?"
 _NAMES: Final[Mapping[str, str]] = {
     "arrival_s": r"(arriv\w*|time|timestamp|ts|date|datetime|when|created\w*|start\w*|begin\w*|received\w*|"
     r"zeit\w*|datum|uhrzeit|fecha|inicio|heure|debut)(_?(at|time|ts|s|ms|us|ns|utc))?",
     "prompt_tokens": rf"{_NUMBER_OF}({_IN}_?{_COUNT}|{_COUNT}_((de?|des)_)?{_IN})",
     "output_tokens": rf"{_NUMBER_OF}({_OUT}_?{_COUNT}|{_COUNT}_((de?|des)_)?{_OUT})",
-    "recorded_s": r"(e2e_?)?(total_?)?(latency|latenz|duration|elapsed|took|response_?time|request_?time|"
-    r"dauer|duree|duracion|service_?time)(_?(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|time))?",
+    "recorded_s": r"((e2e_?)?(total_?)?(latency|latenz|duration|elapsed|took|response_?time|request_?time|"
+    rf"dauer|duree|duracion|service_?time)({_UNIT}|_?time)?|(total|overall|e2e){_UNIT})",
     "tenant": r"(tenant|team|user|customer|client|kunde|mandant|equipe|account|org\w*|api_?key|project)"
     r"(_?(id|name))?",
     "session": r"(session|conversation|chat|thread)(_?id)?",
     "model": r"mod(el|ell|ele|elo)(_?(name|id|group))?",
-    "class": r"(class|type|kind|route|endpoint|service|task)",
+    "class": r"(class|type|kind|route|endpoint|service|task)(_?name)?",
     "priority": r"prio(rity)?",
     "node": r"(node|host|server|worker|replica|backend|instance|pod)(_?(id|name))?",
     "size": r"(size|units|work)",
@@ -162,6 +163,8 @@ def _guess(values: pl.Series, mapping: TraceMapping) -> ColumnGuess:
     present = text.filter(text.is_not_null() & ~text.is_in(sorted(mapping.missing)))
     blank_frac = 1 - len(present) / rows
     kind, how = _kind(present, mapping)
+    if len(present) and present.str.contains(r"^[\[{].*[\]}]$").all():
+        return ColumnGuess(name, "object" if present[0].startswith("{") else "list", None, blank_frac, ())
     return ColumnGuess(name, kind, None, blank_frac, _examples(present), _scale(name), how)
 
 
@@ -219,23 +222,22 @@ def _kind_of_numbers(numbers: pl.Series, how: dict[str, Any]) -> tuple[str, Mapp
 
 
 def _canonical(guess: ColumnGuess, taken: set[str]) -> str | None:
-    """The first free canonical column whose names and kind fit."""
-    name = plain_name(guess.name)
-    if (
-        canonical_name(name) in COLUMNS
-        and canonical_name(name) not in taken
-        and _fits(canonical_name(name), guess)
-    ):
-        return canonical_name(name)
-    for canonical, pattern in _NAMES.items():
-        if canonical not in taken and re.fullmatch(pattern, name) and _fits(canonical, guess):
-            return canonical
+    """The first free canonical column whose names and kind fit; a path fits by its last key, too."""
+    for name in dict.fromkeys((plain_name(guess.name), plain_name(guess.name.rpartition(".")[2]))):
+        known = canonical_name(name)
+        if known in COLUMNS and known not in taken and _fits(known, guess):
+            return known
+        for canonical, pattern in _NAMES.items():
+            if canonical not in taken and re.fullmatch(pattern, name) and _fits(canonical, guess):
+                return canonical
     return None
 
 
 def _fits(canonical: str, guess: ColumnGuess) -> bool:
     is_time = "time" in guess.kind
     is_number = "number" in guess.kind
+    if guess.kind in ("object", "list"):
+        return guess.kind == "list" and isinstance(COLUMNS[canonical], pl.List)
     if canonical == "arrival_s":
         return is_time or is_number
     if COLUMNS[canonical].is_integer():

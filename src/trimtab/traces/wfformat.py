@@ -1,9 +1,10 @@
-"""WfFormat, the workflow format of WfCommons (version 1.5): executed workflows as runs of chains, in and out.
+"""WfFormat, the workflow format of WfCommons (1.0 to 1.6): executed workflows as runs of chains, in and out.
 
 A workflow becomes one run that arrives at 0. Each task is a stage. Its class is its tool, its size the
 seconds that it ran, so a node of speed 1 takes these seconds. Its output is the sum of its output files. An
 edge, which parent or child may name, reads the share of them that the child names as inputs. Files that no
-task makes are taken to be on every node.
+task makes are taken to be on every node. Until 1.4 a task has its files, its run time and the names of its
+parents in itself; sizes of files are taken as bytes there, as the publisher's own conversion does.
 
 Format: R. Ferreira da Silva et al., "WfCommons", Future Generation Computer Systems 128, 2022.
 """
@@ -26,6 +27,7 @@ NAME: Final = "wfformat"
 LEAST_RUNTIME_S: Final = 0.001  # size of a task whose recorded run time is zero or missing
 _BYTES_PER_GIB = float(1 << 30)
 _SPECIFICATION, _EXECUTION = "workflow.specification", "workflow.execution"
+_TAGGED = re.compile(r"(?P<process>.+?)__(?:.*__)?ID\d+")  # since 1.6: PROCESS__sample__ID0000001
 _INSTANCE = re.compile(r"(_ID\d+|\s*\([^()]*\)|[._-]\d+)$")  # what tells instances of one tool apart
 
 
@@ -45,8 +47,9 @@ class _Task:
 
 def workflow_tables(content: Mapping[str, Any], file: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables of runs and stages of one workflow. Raises TraceError that names task, field and value."""
-    specification = table_at(content["workflow"].get("specification"), _SPECIFICATION, file)
-    execution = table_at(content["workflow"].get("execution"), _EXECUTION, file)
+    workflow = _of_old_version(content["workflow"], file)
+    specification = table_at(workflow.get("specification"), _SPECIFICATION, file)
+    execution = table_at(workflow.get("execution"), _EXECUTION, file)
     tasks = _tasks(specification, file)
     runtime_s = _runtimes_s(execution, tasks, file)
     sizes = _file_sizes(specification, file)
@@ -57,9 +60,44 @@ def workflow_tables(content: Mapping[str, Any], file: str) -> tuple[pl.DataFrame
 
 def tool_of(name: str) -> str:
     """The tool of a task by its name: without number, sample or id."""
+    tagged = _TAGGED.fullmatch(name)
+    name = name if tagged is None else tagged["process"]
     while (shorter := _INSTANCE.sub("", name)) not in (name, ""):
         name = shorter
     return name.rpartition(":")[2] or name
+
+
+def _of_old_version(workflow: Mapping[str, Any], file: str) -> Mapping[str, Any]:
+    """A workflow of version 1.0 to 1.4 as one of 1.5; one of 1.5 as it is."""
+    key = next((name for name in ("tasks", "jobs") if name in workflow), None)
+    if key is None or "specification" in workflow:
+        return workflow
+    given = tables_at(workflow[key], f"workflow.{key}", file)
+    ids: dict[str, str] = {}  # tasks name each other, by names or ids
+    for k, task in enumerate(given):
+        name = text_at(task.get("name") or task.get("id"), f"workflow.{key}[{k}].name", file)
+        own_id = text_at(task.get("id") or name, f"workflow.{key}[{k}].id", file)
+        ids |= {own_id: own_id, name: own_id}
+    sizes: dict[str, Any] = {}
+    tasks, runs = [], []
+    for task in given:
+        own_id = ids[task.get("id") or task["name"]]
+        files = tables_at(task.get("files"), f"task {own_id}, files", file)
+        by_link: dict[str, list[str]] = {"input": [], "output": []}
+        for each in files:
+            name = text_at(each.get("name"), f"task {own_id}, files, name", file)
+            sizes[name] = each.get("sizeInBytes", each.get("size"))
+            link = text_at(each.get("link"), f"task {own_id}, files, link", file, "input or output")
+            by_link.setdefault(link.lower(), []).append(name)
+        edges = {
+            side: [ids.get(name, name) for name in names_at(task.get(side), f"task {own_id}, {side}", file)]
+            for side in ("parents", "children")
+        }
+        files_of = {"inputFiles": by_link["input"], "outputFiles": by_link["output"]}
+        tasks.append({"id": own_id, "name": task.get("name"), **edges, **files_of})
+        runs.append({"id": own_id, "runtimeInSeconds": task.get("runtimeInSeconds", task.get("runtime"))})
+    listed = [{"id": name, "sizeInBytes": size} for name, size in sizes.items()]
+    return {"specification": {"tasks": tasks, "files": listed}, "execution": {"tasks": runs}}
 
 
 def _tasks(specification: Mapping[str, Any], file: str) -> dict[str, _Task]:
