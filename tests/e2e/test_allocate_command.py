@@ -28,12 +28,31 @@ small,20,2,50,,0,0
 """
 
 
+SQUEUE = """\
+JOBID|USER|STATE|SUBMIT_TIME|START_TIME|TIME|TIME_LIMIT|NODES|TRES_PER_NODE|NODELIST
+7|u|RUNNING|2026-03-01T10:00:00|2026-03-01T10:10:00|50:00|2:00:00|1|gres/gpu:4|node-1
+8_[1-2]|v|PENDING|2026-03-01T10:30:00|N/A|0:00|1:00:00|1|gres/gpu:2|
+"""
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     jobs, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
     jobs.write_text(JOBS)
     cluster.write_text(CLUSTER)
     return jobs, cluster
+
+
+def test_what_squeue_prints_is_a_state(cli, files) -> None:
+    files[0].write_text(SQUEUE)
+    out = cli("allocate", "--jobs", str(files[0]), "--cluster", str(files[1]), "--policy", "fifo").stdout
+    answer = json.loads(out)
+    assert answer["now_s"] == 3600.0  # it has run for 50 min since 10:10; the first was submitted at 10:00
+    assert [(job["job_id"], job["change"], job["nodes"]) for job in answer["jobs"]] == [
+        ("7", "keep", {"node-1": 4}),
+        ("8_1", "start", {"node-2": 2}),
+        ("8_2", "start", {"node-2": 2}),
+    ]
 
 
 def test_it_prints_gpus_nodes_and_reasons_and_the_same_again(cli, files) -> None:

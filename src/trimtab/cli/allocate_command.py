@@ -87,7 +87,7 @@ def allocate(
             raise typer.Exit(2)
     else:
         assert jobs is not None
-        answer = decisions.of(read_jobs(jobs), now_s=now)
+        answer = decisions.of(read_jobs(jobs, use="state"), now_s=now)
         _print_difference(answer) if dry_run else print_json(answer)
 
 

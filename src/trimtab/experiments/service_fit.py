@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from trimtab.errors import TraceError
-from trimtab.experiments.scenario.from_recording import node_name, scenario_of
+from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.scenario.loader import load_cluster
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.metrics.statistics import student_t95
@@ -166,7 +166,6 @@ def _types(trace: Trace, table: pl.DataFrame, part: ClusterPart) -> pl.Expr:
         raise TraceError("has no node, of a cluster with several types", file=trace.file, expected=expected)
     type_of = {kind: kind for kind in part.cluster.types}
     type_of |= {node.name: node.group.type for node in part.cluster.each_node()}
-    type_of |= {name: type_of[node_name(name)] for name in _names(table) if node_name(name) in type_of}
     unknown = [name for name in _names(table) if name not in type_of]
     if unknown:
         expected = f"nodes or node types of the cluster: {nearest(unknown[0], list(type_of))}"

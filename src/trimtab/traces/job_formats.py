@@ -167,6 +167,18 @@ JOB_FORMATS: Final = (
         },
     ),
     JobFormat(
+        "helios",  # S-Lab's Helios: jobs of a cluster, with those that use CPUs only
+        {
+            "job_id": "job_id",
+            "submit_s": "submit_time",
+            "gpus": "gpu_num",
+            "duration_s": "duration",
+            "tenant": "user",
+        },
+        also=("cpu_num", "node_num", "state", "queue"),
+        has_cpu_jobs=True,
+    ),
+    JobFormat(
         OWN_FORMAT,  # what `trimtab` writes, and the file that `trimtab allocate` reads
         {"job_id": "job_id", "submit_s": "submit_s", "gpus": "gpus"},
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -21,8 +21,12 @@ from trimtab.traces.job_formats import (
     STATE_COLUMNS,
     JobFormat,
 )
+from trimtab.traces.slurm import NAME as SLURM
+from trimtab.traces.slurm import NO_GPU, Use, is_slurm, read_slurm
 from trimtab.traces.source import TraceSource, look_at, read_blocks
 from trimtab.traces.values import expected_value, parsed, parsed_ticks, seconds
+
+Zero = Literal["refuse", "leave-out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class JobTable:
     format: str
     jobs: pl.DataFrame  # canonical columns that the file has, and the format's own ones as text
     was_sorted: bool
-    left_out: int = 0  # jobs that ask for no GPU, in formats that list them
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason, as of "jobs that …" → jobs
+    now_s: float | None = None  # time of a state that tells it
 
 
 def holds_jobs(path: Path) -> bool:
@@ -41,7 +46,15 @@ def holds_jobs(path: Path) -> bool:
     if is_gavel_list(path):
         return True
     source = look_at(path)
-    return job_format_of(source) is not None or _published_beside(source) is not None
+    return name_of_jobs(source) is not None or _published_beside(source) is not None
+
+
+def name_of_jobs(source: TraceSource) -> str | None:
+    """The name of the format of training jobs that a table has; None for another table."""
+    if is_slurm(source):
+        return SLURM
+    form = job_format_of(source)
+    return None if form is None else form.name
 
 
 def _published_beside(source: TraceSource) -> str | None:
@@ -54,25 +67,34 @@ def job_format_of(source: TraceSource) -> JobFormat | None:
     return max(known, key=lambda f: len(f.source_names), default=None)
 
 
-def read_jobs(path: str | Path) -> JobTable:
-    """The jobs of a file. Raises TraceError that names line, column and value."""
+def read_jobs(path: str | Path, zero: Zero = "refuse", use: Use = "trace") -> JobTable:
+    """The jobs of a file. Raises TraceError that names line, column and value.
+
+    Args:
+        path: the file.
+        zero: what becomes of jobs that have nothing to do.
+        use: of output of Slurm, whether jobs that ended are read or those that run and wait.
+    """
     if is_gavel_list(path):
-        return _gavel_table(Path(path))
+        return _gavel_table(Path(path), zero)
     source = look_at(Path(path))
+    if is_slurm(source):
+        return _slurm_table(source, use)
     form = job_format_of(source)
     if form is None and (what := _published_beside(source)) is not None:
         expected = "jobs, one a row; `trimtab forecast FILE --column NAME` reads series"
         raise TraceError(f"holds {what}, no jobs", file=str(path), expected=expected)
     if form is None:
-        expected = "columns of one of: " + "; ".join(
-            f"{f.name} ({', '.join(sorted(f.source_names))})" for f in JOB_FORMATS
-        )
+        known = {SLURM: "output of sacct or squeue"} | {
+            f.name: ", ".join(sorted(f.source_names)) for f in JOB_FORMATS
+        }
+        expected = "columns of one of: " + "; ".join(f"{name} ({names})" for name, names in known.items())
         raise TraceError("no format of training jobs", file=str(path), expected=expected)
     blocks = [block.table for block in read_blocks(source)]
     raw = pl.concat(blocks) if blocks else pl.DataFrame()
     if not len(raw):
         raise TraceError("no jobs", file=str(path), expected="at least one row")
-    return _table(source, form, raw)
+    return _table(source, form, raw, zero)
 
 
 def jobs_of_rows(rows: Sequence[Mapping[str, Any]], name: str = "jobs") -> JobTable:
@@ -101,18 +123,60 @@ def _as_text(column: str, value: Any) -> str | None:
     return str(value)
 
 
-def _table(source: TraceSource, form: JobFormat, raw: pl.DataFrame) -> JobTable:
+def _table(source: TraceSource, form: JobFormat, raw: pl.DataFrame, zero: Zero = "refuse") -> JobTable:
     jobs = _canonical(source, form, raw)
     if "job_id" not in jobs:
         jobs = jobs.with_columns(job_id=pl.int_range(len(jobs)).cast(pl.String))
     _check(source, jobs, least_gpus=0 if form.has_cpu_jobs else 1)
-    on_gpus = jobs.filter(pl.col("gpus") > 0)
-    was_sorted = jobs["submit_s"].is_sorted()
-    in_order = on_gpus.sort("submit_s", maintain_order=True)
-    return JobTable(source.path, form.name, in_order, was_sorted, len(jobs) - len(on_gpus))
+    kept, left_out = _with_gpus_and_work(source, jobs, zero)
+    in_order = kept.sort("submit_s", maintain_order=True)
+    return JobTable(source.path, form.name, in_order, jobs["submit_s"].is_sorted(), left_out)
 
 
-def _gavel_table(path: Path) -> JobTable:
+def _with_gpus_and_work(
+    source: TraceSource, jobs: pl.DataFrame, zero: Zero
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Jobs that ask for GPUs and have something to do; reason → others. Raises TraceError.
+
+    A job without GPUs may have nothing to do: it is left out either way.
+    """
+    amounts = [name for name in ("duration_s", "work") if name in jobs]
+    has_nothing = pl.any_horizontal(
+        pl.lit(value=False), *((pl.col(n) <= 0).fill_null(False) for n in amounts)
+    )
+    marked = jobs.with_columns(_on_cpus=pl.col("gpus") == 0, _empty=has_nothing)
+    idle = marked.with_row_index("_row").filter(pl.col("_empty") & ~pl.col("_on_cpus"))
+    if zero == "refuse" and len(idle):
+        name = next(n for n in amounts if idle[n][0] is not None and idle[n][0] <= 0)
+        raise TraceError(
+            "has nothing to do" + (f", as {len(idle) - 1:,} other jobs" if len(idle) > 1 else ""),
+            file=str(source.path),
+            field=f"{source.place(idle['_row'][0])}, {name}",
+            value=idle[name][0],
+            expected="more than 0; a scenario with jobs.zero: leave-out does without such jobs",
+        )
+    on_cpus = int(marked["_on_cpus"].sum())
+    left_out = {NO_GPU: on_cpus, "that have nothing to do": len(idle)}
+    kept = marked.filter(~pl.col("_on_cpus") & ~pl.col("_empty")).drop("_on_cpus", "_empty")
+    if not len(kept):
+        raise TraceError("no jobs with GPUs and work", file=str(source.path), expected="at least one")
+    return kept, {reason: rows for reason, rows in left_out.items() if rows}
+
+
+def _slurm_table(source: TraceSource, use: Use) -> JobTable:
+    """Jobs of Slurm; a state has columns that a trace has not."""
+    read = read_slurm(source, use)
+    if not len(read.jobs):
+        reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in read.left_out.items())
+        problem = "no jobs that ended" if use == "trace" else "no jobs that run or wait"
+        raise TraceError(f"{problem} ({reasons})", file=str(source.path), expected="at least one")
+    jobs = read.jobs.cast({name: JOB_COLUMNS[name] for name in read.jobs.columns})
+    _check(source, jobs)
+    in_order = jobs.sort("submit_s", maintain_order=True)
+    return JobTable(source.path, SLURM, in_order, jobs["submit_s"].is_sorted(), read.left_out, read.now_s)
+
+
+def _gavel_table(path: Path, zero: Zero) -> JobTable:
     """A list without header; a job's id is its line, from 0."""
     listed = read_gavel_jobs(path)
     columns = {
@@ -128,10 +192,11 @@ def _gavel_table(path: Path) -> JobTable:
     if all(math.isnan(job.duration_s) for job in listed):
         del columns["duration_s"]
     jobs = pl.DataFrame(columns | own)
-    _check(TraceSource(path, "jsonl", False, tuple(columns)), jobs)
-    return JobTable(
-        path, GAVEL_LIST, jobs.sort("submit_s", maintain_order=True), jobs["submit_s"].is_sorted()
-    )
+    source = TraceSource(path, "jsonl", False, tuple(columns))
+    _check(source, jobs)
+    kept, left_out = _with_gpus_and_work(source, jobs, zero)
+    in_order = kept.sort("submit_s", maintain_order=True)
+    return JobTable(path, GAVEL_LIST, in_order, jobs["submit_s"].is_sorted(), left_out)
 
 
 def _canonical(source: TraceSource, form: JobFormat, raw: pl.DataFrame) -> pl.DataFrame:
@@ -201,9 +266,9 @@ def _check(source: TraceSource, jobs: pl.DataFrame, least_gpus: int = 1) -> None
     )
     refuse(jobs["submit_s"] < 0, "submitted before the trace began", "submit_s", "0 or later")
     refuse(jobs["gpus"] < least_gpus, "asks for no GPU", "gpus", f"{least_gpus} or more")
-    for field in ("duration_s", "work"):
-        if field in jobs:
-            refuse((jobs[field] <= 0).fill_null(value=False), "has nothing to do", field, "more than 0")
+    for name in ("duration_s", "work"):
+        if name in jobs:
+            refuse((jobs[name] < 0).fill_null(value=False), "less than nothing to do", name, "0 or more")
     if "gpus_min" in jobs:
         expected = "1 or more, and no more than gpus"
         refuse(

@@ -14,12 +14,14 @@ from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.formats import TraceFormat
 from trimtab.traces.gateway_recording import NAME as RECORDING
 from trimtab.traces.gentd26 import GENTD26
-from trimtab.traces.job_formats import JOB_FORMATS, SIMPLEST_JOBS
+from trimtab.traces.job_formats import GAVEL_LIST, JOB_FORMATS, SIMPLEST_JOBS
 from trimtab.traces.mapping import own_format
 from trimtab.traces.mooncake import MOONCAKE
 from trimtab.traces.qwen_bailian import QWEN_BAILIAN
+from trimtab.traces.read_jobs import name_of_jobs
 from trimtab.traces.read_runs import RUNS
 from trimtab.traces.request_logs import BY_COLUMNS, OF_LOGS
+from trimtab.traces.slurm import NAME as SLURM
 from trimtab.traces.source import OTHER_ENCODING, UNDECODED, TraceSource
 from trimtab.traces.wfformat import NAME as WFFORMAT
 
@@ -90,13 +92,18 @@ def refuse_unrecognised(source: TraceSource) -> NoReturn:
             expected=OTHER_ENCODING,
         )
     refuse_wrapped(source)
+    jobs = name_of_jobs(source)
+    if jobs is not None:
+        expected = "a trace of requests; `trimtab compare --trace FILE --cluster FILE` runs training jobs"
+        raise TraceError(f"holds training jobs ({jobs})", file=str(source.path), expected=expected)
     raise TraceError(
         "the format is not recognised from the columns",
         file=str(source.path),
         value=list(source.columns),
         expected=f"requests: those of one of {list(FORMAT_NAMES[1:])}, or a column mapping, which "
         "`trimtab trace import FILE --out trace.parquet` proposes; training jobs: those of one of "
-        f"{[form.name for form in JOB_FORMATS]}, of which the simplest has {', '.join(SIMPLEST_JOBS)}",
+        f"{[SLURM, GAVEL_LIST, *(form.name for form in JOB_FORMATS)]}, of which the simplest has "
+        f"{', '.join(SIMPLEST_JOBS)}",
     )
 
 

@@ -327,7 +327,7 @@ def test_zones_round_trips_and_origins() -> None:
     built = build(changed.model_copy(update={"models": {}}), 0)
     assert built.cluster.zone_names == ("eu", "us")
     assert built.cluster.zone_idx.tolist() == [1, 0]
-    assert built.cluster.node_names == ("edge-1", "x-1")
+    assert built.cluster.node_names == ("edge", "x-1")
     assert built.cluster.rtt_s.tolist() == [[0, 0.09], [0.09, 0]]
     assert built.cluster.zone_gib_per_s.tolist() == [10, np.inf]
     assert built.cluster.nic_gib_per_s.tolist() == [2, np.inf]

@@ -24,6 +24,27 @@ def test_failures_and_slow_downs_are_the_keys_of_a_scenario() -> None:
     ]
 
 
+def test_a_node_or_group_is_struck_by_its_name() -> None:
+    nodes = [
+        {"type": "fast", "name": "gpu-01"},
+        {"type": "fast", "name": "rack", "count": 2},
+        {"type": "slow"},
+    ]
+    cluster = type(TINY.cluster).model_validate({"types": TINY.cluster.types, "nodes": nodes})
+    assert [node.name for node in cluster.each_node()] == ["gpu-01", "rack-1", "rack-2", "slow-1"]
+    named = TINY.model_copy(update={"cluster": cluster})
+    faults = with_what_if(named, WhatIf(fail=["gpu-01@600+300", "rack@10+5"])).faults
+    assert [fault.node for fault in faults] == ["gpu-01", "rack-1", "rack-2"]
+    with pytest.raises(ScenarioError, match=r"--fail: .*got 'gpu-01'.* such as gpu-01@600\+300"):
+        with_what_if(named, WhatIf(fail=["gpu-01"]))
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    nodes = [{"type": "fast", "count": 2}, {"type": "slow", "name": "fast-2"}]
+    with pytest.raises(ValueError, match="two nodes called fast-2, one of them of the nodes called fast-1"):
+        type(TINY.cluster).model_validate({"types": TINY.cluster.types, "nodes": nodes})
+
+
 def test_nodes_are_added_taken_away_and_set() -> None:
     def counts(*nodes: str) -> list[tuple[str, int]]:
         changed = with_what_if(TINY, WhatIf(nodes=nodes))

@@ -117,7 +117,7 @@ def test_nodes_that_were_down_are_down_again(tmp_path: Path) -> None:
     simulated(tmp_path, c, drawn, "least-expected-wait", Options(faults=fault), node_events=events)
     scenario = scenario_of(tmp_path)
     (struck,) = scenario.faults
-    assert struck.node == "node1-1"
+    assert struck.node == "node1"
     assert struck.at_s == pytest.approx(start_s, abs=1e-5)
     done = replay(tmp_path, mode="interpreted")
     assert abs(done.policies[0].error_frac.mean_s) < 0.02
@@ -147,7 +147,7 @@ def test_the_scenario_comes_from_the_recording_alone(tmp_path: Path) -> None:
     c = mixed()
     simulated(tmp_path, c, traffic(c), "random")
     scenario = resolve_scenario(trace=next(tmp_path.iterdir()), policies=["random", "round-robin"])
-    assert [node.name for node in scenario.cluster.each_node()] == [f"node{k}-1" for k in range(4)]
+    assert [node.name for node in scenario.cluster.each_node()] == [f"node{k}" for k in range(4)]
     assert set(scenario.classes) == {"class0", "class1"}
     assert scenario.classes["class1"].service_on("type0", 1.0) is None
     assert scenario.serving.cancel == "always"

@@ -35,6 +35,9 @@ FILES = {
     "resource_time_0,resource_time_1,resource_time_2,priority\n0,8,2000,10,gpt2,4,5000,0,437,1,2,3,0\n",
     "acme-kalos": "job_id,arrival_time,num_iteration,iteration_computing_time,iteration_networking_time,"
     "gpu_workers,gpu_per_worker\n0,5.0,208,0.5,0.25,8,8.0\n",
+    "helios": "job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+    "1,u,4,16,1,COMPLETED,2020-04-01 00:00:13,2020-04-01 00:00:15,2020-04-01 01:00:15,3600,2\n"
+    "2,u,0,16,1,CANCELLED,2020-04-01 00:01:13,,,0,0\n",
     "gavel-list": GAVEL_LINE.format(steps=100, gpus=2, rest="static\t1\t-1.0\t60\t7")
     + "\n"
     + GAVEL_LINE.format(steps=50, gpus=1, rest="static\t1\t-1.0\t30\t5"),
@@ -45,6 +48,7 @@ READ = {  # submission, GPUs, duration and deadline of each job, in order of sub
     "chronus": [(600, 1, 180, 900), (720, 2, 120, np.inf)],  # minutes; jobs without GPUs are left out
     "muri": [(2, 8, 5, None)],  # milliseconds
     "acme-kalos": [(5, 64, 156, None)],
+    "helios": [(0, 4, 3600, None)],
     "gavel-list": [(5, 1, 30, None), (7, 2, 60, None)],
 }
 COUNTS = {  # rows that the publishers state, less the jobs without GPUs
@@ -74,7 +78,7 @@ def test_each_format_is_known_by_its_content(tmp_path: Path, form: str, packed: 
     names = ("submit_s", "gpus", "duration_s", "deadline_s")
     rows = [tuple(row.get(name) for name in names) for row in table.jobs.iter_rows(named=True)]
     assert rows == READ[form]
-    assert table.left_out == (1 if form == "chronus" else 0)
+    assert table.left_out == ({"that ask for no GPU": 1} if form in ("chronus", "helios") else {})
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,20 @@ def test_jobs_wider_than_the_cluster_are_refused_or_left_out(tmp_path: Path) -> 
     assert "1 jobs that ask for more than the 8 GPUs are left out, such as a" in inputs.notes
 
 
+def test_jobs_with_nothing_to_do_are_refused_or_left_out(tmp_path: Path) -> None:
+    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
+    trace.write_text("job_id,submission_time,num_gpu,duration\na,0,8,100\nb,10,8,0\nc,20,1,0\n")
+    cluster.write_text(CLUSTER)
+    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
+    told = r"line 3, duration_s: has nothing to do, as 1 other jobs .*got 0.*jobs\.zero: leave-out"
+    with pytest.raises(TraceError, match=told):
+        build_training(scenario, 0)
+    jobs = scenario.jobs.model_copy(update={"zero": "leave-out"})
+    inputs = build_training(scenario.model_copy(update={"jobs": jobs}), 0)
+    assert inputs.workload.job_ids == ("a",)
+    assert "2 jobs that have nothing to do are left out" in inputs.notes
+
+
 def test_trimtab_compare_takes_training_scenarios_too() -> None:
     comparison = trimtab.compare("elastic-training", ["fifo", "tiresias"], seeds=1, jobs=1)
     assert comparison.kind is not None

@@ -58,11 +58,6 @@ def scenario_of(path: Path) -> Scenario:
     return checked(lambda: Scenario.model_validate(data), Scenario, str(path), ScenarioError)
 
 
-def node_name(name: str) -> str:
-    """Name of a recording's node in its scenario, which numbers the nodes of a group."""
-    return f"{name}-1"
-
-
 def _types(recording: Recording) -> dict[int, str]:
     """Node position → type: of nodes of equal type, price and resources that serve the same classes."""
     found: dict[tuple[Any, ...], str] = {}
@@ -140,7 +135,7 @@ def _background(recording: Recording, types: Mapping[int, str]) -> Iterator[dict
         since_s, frac = level.get(key, (0.0, 0.0))
         if frac > 0.0 and (at_s is None or at_s > since_s):
             yield {
-                "node": node_name(names[key[0]]),
+                "node": names[key[0]],
                 "resource": key[1],
                 "level_frac": frac,
                 "at_s": since_s,
@@ -200,7 +195,7 @@ class _Outage:
     def spec(self) -> dict[str, Any]:
         """The outage as a fault of the scenario."""
         return {
-            "node": node_name(self.node),
+            "node": self.node,
             "at_s": self.start_s,
             "duration_s": max(self.end_s - self.start_s, LEAST_SERVICE_S),
         }

@@ -1,6 +1,6 @@
 """Changes of a scenario as short texts: failures, slow nodes, a burst, other numbers of nodes.
 
-WHO@START+DURATION          node[3]@600+300, a100-2@600+300, a100@600+300 (all of the type), zone, all
+WHO@START+DURATION          node[3]@600+300, a100-2@600+300, a100@600+300 (all of the type), group, zone, all
 WHO@START+DURATIONxFACTOR   speed during it: node[3]@600+300x0.5
 FACTORx@START+DURATION      arrivals come that many times as fast: 3x@1200+120
 TYPE=COUNT, =+N or =-N      nodes of a type or group: a100=+2
@@ -89,31 +89,36 @@ def _matched(option: str, pattern: re.Pattern[str], text: str, example: str) -> 
 def _faults(
     option: str, pattern: re.Pattern[str], texts: Sequence[str], cluster: ClusterSpec
 ) -> Iterator[dict[str, Any]]:
-    example = "node[3]@600+300" if pattern is _FAIL else "node[3]@600+300x0.5"
+    rest = "@600+300" if pattern is _FAIL else "@600+300x0.5"
     for text in texts:
-        match = _matched(option, pattern, text, example)
+        match = _matched(option, pattern, text, ("node[3]" if "@" in text else text) + rest)
         when = {name: float(match[name]) for name in ("at_s", "duration_s")}
         factor = float(match["factor"]) if pattern is _SLOW else 0.0
         if pattern is _SLOW and not 0 < factor < 1:
             raise ScenarioError("no slow-down", field=option, value=text, expected="a factor between 0 and 1")
-        yield {**when, "factor": factor, **_struck(option, match["who"], cluster)}
+        for struck in _struck(option, match["who"], cluster):
+            yield {**when, "factor": factor, **struck}
 
 
-def _struck(option: str, who: str, cluster: ClusterSpec) -> dict[str, str]:
-    """The field of a fault that names these nodes."""
-    names = [node.name for node in cluster.each_node()]
+def _struck(option: str, who: str, cluster: ClusterSpec) -> list[dict[str, str]]:
+    """The fields of the faults that name these nodes: one, or one for each node of a group."""
+    nodes = list(cluster.each_node())
+    names = [node.name for node in nodes]
     index = _INDEX.fullmatch(who)
     if index is not None:
         if int(index[1]) >= len(names):
             expected = f"node[0] to node[{len(names) - 1}]"
             raise ScenarioError("no such node", field=option, value=who, expected=expected)
-        return {"node": names[int(index[1])]}
+        return [{"node": names[int(index[1])]}]
     for field, known in (("node", names), ("type", cluster.types), ("zone", cluster.zone_names)):
         if who in known:
-            return {field: who}
+            return [{field: who}]
     if who == _ALL:
-        return {}
-    expected = f"a node, node type or zone, or all: {nearest(who, [*cluster.types, *names])}"
+        return [{}]
+    of_group = [{"node": node.name} for node in nodes if node.group.name == who]
+    if of_group:
+        return of_group
+    expected = f"a node, node type, group or zone, or all: {nearest(who, [*cluster.types, *names])}"
     raise ScenarioError("no such nodes", field=option, value=who, expected=expected)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from trimtab.errors import TraceError
 from trimtab.experiments.scenario import Scenario
-from trimtab.experiments.scenario.from_recording import node_name, scenario_of
+from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
 from trimtab.policies import canonical
@@ -81,4 +81,4 @@ def _live_run(
 def _position(name: str | None, position: dict[str, int]) -> int:
     if name is None:
         return -1
-    return position.get(name, position.get(node_name(name), -1))
+    return position.get(name, -1)

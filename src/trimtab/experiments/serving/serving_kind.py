@@ -115,7 +115,7 @@ class Serving:
         return scenario if parts.change is None else parts.change(scenario)
 
     def read_ahead(self, settings: Scenario, bar: ReadingBar) -> list[str]:
-        """Read the trace, if there is one, and keep it for the runs; what was left out, repaired, in doubt."""
+        """Read the trace, if there is one, and keep it for the runs; notes about it."""
         trace = settings.workload.trace
         if trace is None:
             return []

@@ -54,16 +54,16 @@ def allocate(
     Args:
         jobs: file, or list of mappings, with job_id, submit_s, gpus and duration_s (or model, batch and work,
             with `profiles`); held, work_left, attained_gpu_s, run_s, restarts and profiled_gpus_max say what
-            happened so far.
+            happened so far. Or a file of what `squeue` or `sacct` print.
         cluster: cluster file; accelerators = GPUs of a node.
         policy: name, `file.py:Class` spec, Allocator object or class.
         profiles: folder or throughputs.json with the speeds of the models.
-        now_s: time of the decision; default: the latest submission.
+        now_s: time of the decision; default: that of the state if it tells it, else the latest submission.
         down: names of nodes that get nothing.
 
     Returns JSON values. The same state gives the same answer. Raises UsageError and PolicyError.
     """
-    table = read_jobs(Path(jobs)) if isinstance(jobs, str | os.PathLike) else jobs_of_rows(jobs)
+    table = read_jobs(Path(jobs), use="state") if isinstance(jobs, str | os.PathLike) else jobs_of_rows(jobs)
     return Decisions(cluster, policy, profiles=profiles).of(table, now_s=now_s, down=down)
 
 
@@ -104,7 +104,7 @@ class Decisions:
                 self._node_names,
                 self._types,
                 self._policy,
-                now_s=now_s,
+                now_s=table.now_s if now_s is None else now_s,
                 down=down,
             ) | {"policy": self.policy}
 

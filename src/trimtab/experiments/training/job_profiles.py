@@ -95,9 +95,7 @@ def profiled_jobs(
 
     Raises TraceError for what is missing.
     """
-    notes: list[str] = []
-    if jobs.left_out:
-        notes.append(f"{jobs.left_out:,} jobs that ask for no GPU are left out")
+    notes = [f"{rows:,} jobs {reason} are left out" for reason, rows in jobs.left_out.items()]
     if profiles is None:
         workload, table = fixed_workload(jobs)
         notes.append(

@@ -25,7 +25,7 @@ from trimtab.experiments.training.training_scenario import (
     JobTrace,
     TrainingScenario,
 )
-from trimtab.traces.read_jobs import JobTable, read_jobs
+from trimtab.traces.read_jobs import JobTable, Zero, read_jobs
 from trimtab.traces.scaling_profiles import scaling_table
 from trimtab.training.job_models import JobModel, TableJobs
 
@@ -67,7 +67,9 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
         made = ProfiledJobs(workload, TableJobs(table, rounding, pair_estimate=pairs))
     else:
         assert trace is not None
-        jobs, notes = _fitting(_recorded(trace), int(nodes["gpus"].sum()), scenario.jobs.too_wide)
+        jobs, notes = _fitting(
+            _recorded(trace, scenario.jobs.zero), int(nodes["gpus"].sum()), scenario.jobs.too_wide
+        )
         made = profiled_jobs(jobs, trace.profiles, scenario.rules, gpus_by_type(nodes, types))
         made = replace(made, notes=(*notes, *made.notes))
     workload = _declared(made.workload, scenario.jobs.declared_cv, seed)
@@ -117,8 +119,8 @@ def gpus_by_type(nodes: Records, types: tuple[str, ...]) -> dict[str, int]:
     return {name: int(nodes["gpus"][nodes["type_idx"] == t].sum()) for t, name in enumerate(types)}
 
 
-def _recorded(trace: JobTrace) -> JobTable:
-    jobs = read_jobs(trace.file)
+def _recorded(trace: JobTrace, zero: Zero) -> JobTable:
+    jobs = read_jobs(trace.file, zero)
     return jobs if trace.limit is None else replace(jobs, jobs=jobs.jobs.head(trace.limit))
 
 

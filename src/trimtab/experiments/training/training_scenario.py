@@ -135,6 +135,9 @@ class JobsSection(Spec):
         "refuse",
         description="jobs of a file that ask for more GPUs than the cluster has: refused, or left out",
     )
+    zero: Literal["refuse", "leave-out"] = Field(
+        "refuse", description="jobs of a file that have nothing to do: refused, or left out"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> JobsSection:

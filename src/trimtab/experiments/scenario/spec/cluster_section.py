@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.cluster import RESOURCES, ResourceName
 from trimtab.experiments.scenario.spec.shared_types import Capacity
@@ -40,7 +40,10 @@ class NodeGroup(Spec):
 
     type: str = Field(description="node type, a key of cluster.types")
     count: int = Field(1, ge=1, le=MOST_NODES, description="number of nodes")
-    name: str | None = Field(None, description="nodes are called NAME-1, NAME-2, …; default: the type")
+    name: str | None = Field(
+        None,
+        description="nodes are called NAME-1, NAME-2, …, a single one NAME; default: TYPE-1, TYPE-2, …",
+    )
     weight: Positive | None = Field(
         None, description="capacity of a slot under weighted policies, relative; default: its mean speed"
     )
@@ -95,11 +98,32 @@ class ClusterSpec(Spec):
         named = dict.fromkeys(group.zone for group in self.nodes if group.zone is not None)
         return tuple(self.zones or named) or (DEFAULT_ZONE,)
 
+    def _called(self) -> Counter[str]:
+        """Name or type → how many nodes are called by it."""
+        called: Counter[str] = Counter()
+        for group in self.nodes:
+            called[group.name or group.type] += group.count
+        return called
+
+    @model_validator(mode="after")
+    def _no_name_twice(self) -> ClusterSpec:
+        called = self._called()
+        types = {group.type for group in self.nodes if group.name is None}
+        for name in (group.name for group in self.nodes if group.name and called[group.name] == 1):
+            prefix, _, number = name.rpartition("-")
+            has_numbers = prefix in types or called[prefix] > 1
+            if has_numbers and number.isdigit() and 1 <= int(number) <= called[prefix]:
+                raise ValueError(f"two nodes called {name}, one of them of the nodes called {prefix}-1, …")
+        return self
+
     def each_node(self) -> Iterator[Node]:
         """Every node with its name, in the order of the file."""
-        seen: Counter[str] = Counter()
+        called, seen = self._called(), Counter[str]()
         for group in self.nodes:
             prefix = group.name or group.type
+            if group.name is not None and called[prefix] == 1:
+                yield Node(prefix, group)
+                continue
             for _ in range(group.count):
                 seen[prefix] += 1
                 yield Node(f"{prefix}-{seen[prefix]}", group)
