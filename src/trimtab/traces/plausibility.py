@@ -141,6 +141,6 @@ def _about_service(table: pl.DataFrame) -> Iterator[str]:
 
 def _about_tokens(table: pl.DataFrame) -> Iterator[str]:
     for name, most in _MOST_TOKENS.items():
-        found = table[name].max() if name in table.columns else None
-        if found is not None and float(str(found)) > most:
-            yield f"{name} go up to {found:,}: are these characters or bytes?"
+        found = float(str(table[name].max() or 0)) if name in table.columns else 0.0
+        if found > most:
+            yield f"{name} go up to {found:,.0f}: are these characters or bytes?"

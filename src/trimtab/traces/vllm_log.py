@@ -27,6 +27,8 @@ _HEAD: Final = (
     r"( \(streaming delta\)| \(streaming complete\))?(?: details)?: (.*)$"
 )
 """Time, message, id, kind of stream and fields, from the level of a line on."""
+_HEAD_NAMES: Final = ("time", "message", "request_id", "stream", "rest")
+_HEAD_CHARS: Final = 600
 _LEVEL: Final = r"^[^'\"]*?\b(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)$"
 """What follows the first level of a line: before it is what collectors of logs write."""
 _COLOURS: Final = r"\x1b\[[0-9;]*m"
@@ -66,10 +68,14 @@ def _heads(text: str) -> pl.DataFrame:
     told = (" Received request ", " Generated response ", " details: ")
     lines = lines_of(text).filter(line.str.contains_any(list(told)))
     plain = lines.with_columns(line.str.replace_all(_COLOURS, ""))
-    heads = plain.select(pl.coalesce(line.str.extract(_LEVEL), line).str.extract_groups(_HEAD)).unnest("line")
-    names = ("time", "message", "request_id", "stream", "rest")
-    named = heads.rename(dict(zip(heads.columns, names, strict=True)))
-    return _with_years(named.filter(pl.col("request_id").is_not_null()))
+    # Patterns see the beginnings alone: lists of ids and prompts may be long.
+    start = plain["line"].str.head(_HEAD_CHARS).alias("start")
+    from_level = pl.coalesce(pl.col("start").str.extract(_LEVEL), "start")
+    heads = start.to_frame().select(from_level.str.extract_groups(_HEAD)).unnest("start")
+    named = heads.rename(dict(zip(heads.columns, _HEAD_NAMES, strict=True)))
+    before = start.str.len_chars() - named["rest"].str.len_chars()
+    whole = plain.select(line.str.slice(before)).to_series()
+    return _with_years(named.with_columns(rest=whole).filter(pl.col("request_id").is_not_null()))
 
 
 def _with_years(heads: pl.DataFrame) -> pl.DataFrame:
