@@ -112,6 +112,8 @@ def test_an_edge_that_only_the_parent_names_is_one(tmp_path: Path) -> None:
         ("NF_X:PREP:TABIX__regions__ID0000001", "TABIX"),
         ("NF_X:CALL:GATK__chr1:9__S_2__ID0000002", "GATK"),
         ("GATK_APPLY__ID0000002", "GATK_APPLY"),
+        ("NFCORE_MAG.MAG.BINNING.MEGAHIT", "MEGAHIT"),
+        ("index.sh", "index.sh"),
     ],
 )
 def test_the_tool_of_a_task(name: str, tool: str) -> None:

@@ -28,6 +28,7 @@ LEAST_RUNTIME_S: Final = 0.001  # size of a task whose recorded run time is zero
 _BYTES_PER_GIB = float(1 << 30)
 _SPECIFICATION, _EXECUTION = "workflow.specification", "workflow.execution"
 _TAGGED = re.compile(r"(?P<process>.+?)__(?:.*__)?ID\d+")  # since 1.6: PROCESS__sample__ID0000001
+_OUTER = re.compile(r"^(?:.*:|(?:[A-Z0-9_]+\.)+(?=[A-Z0-9_]+$))")  # workflows of Nextflow around a process
 _INSTANCE = re.compile(r"(_ID\d+|\s*\([^()]*\)|[._-]\d+)$")  # what tells instances of one tool apart
 
 
@@ -64,7 +65,7 @@ def tool_of(name: str) -> str:
     name = name if tagged is None else tagged["process"]
     while (shorter := _INSTANCE.sub("", name)) not in (name, ""):
         name = shorter
-    return name.rpartition(":")[2] or name
+    return _OUTER.sub("", name) or name
 
 
 def _of_old_version(workflow: Mapping[str, Any], file: str) -> Mapping[str, Any]:
