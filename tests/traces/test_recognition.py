@@ -152,7 +152,7 @@ ENGINE = "(APIServer pid=42) INFO 02-13 11:33:39 [loggers.py:257] Engine 000: Ru
     [
         (TRT, "a log of TensorRT-LLM: its lines tell no tokens"),
         (KSERVE, "KServe"),
-        (ENGINE, "vLLM: its lines tell of no"),
+        (ENGINE, "no requests in the trace, read as vllm; expected answers"),
     ],
 )
 def test_logs_that_tell_too_little_are_called_by_their_names(tmp_path: Path, text: str, problem: str) -> None:

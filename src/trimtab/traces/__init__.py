@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.traces.mapping import TraceMapping
-    from trimtab.traces.read import FORMAT_NAMES, Trace, read_trace
+    from trimtab.traces.read import Trace, read_trace
+    from trimtab.traces.recognition import FORMAT_NAMES
     from trimtab.traces.slicing import TraceOptions, apply_options
     from trimtab.traces.summary import TraceSummary, rate_series, summarise
     from trimtab.traces.synthetic import ArrivalSpec, SizeSpec, make_trace
@@ -37,7 +38,8 @@ __all__ = [
 
 _MODULES = {
     "mapping": ("TraceMapping",),
-    "read": ("FORMAT_NAMES", "Trace", "read_trace"),
+    "read": ("Trace", "read_trace"),
+    "recognition": ("FORMAT_NAMES",),
     "slicing": ("TraceOptions", "apply_options"),
     "summary": ("TraceSummary", "rate_series", "summarise"),
     "synthetic": ("ArrivalSpec", "SizeSpec", "make_trace"),

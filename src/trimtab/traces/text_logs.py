@@ -85,12 +85,6 @@ _UNREAD: Final = (
         "its lines tell no answers with token ids",
         f"vLLM's own lines in it (`--enable-log-requests --enable-log-outputs`), {_IN_FRONT}",
     ),
-    _Unread(
-        "vLLM",
-        r"^(?:\([^()]*\) )?(?:INFO|DEBUG) \d{2}-\d{2} \d{2}:\d{2}:\d{2} \[?[\w./-]+:\d+\] ",
-        "its lines tell of no request",
-        f"the log of a server with `--enable-log-requests --enable-log-outputs`, {_IN_FRONT}",
-    ),
 )
 _SHOWN_LINES: Final = 2_000  # of the beginning, in which a server tells of its start
 

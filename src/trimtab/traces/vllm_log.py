@@ -31,8 +31,11 @@ _HEAD_NAMES: Final = ("time", "message", "request_id", "stream", "rest")
 _HEAD_CHARS: Final = 600
 _LEVEL: Final = r"^[^'\"]*?\b(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)$"
 """What follows the first level of a line: before it is what collectors of logs write."""
+_OWN_LINE: Final = (
+    r"^(?:\([^()]*\) )?(?:INFO|DEBUG|WARNING) \d{2}-\d{2} \d{2}:\d{2}:\d{2}(?:\.\d+)? \[?[\w./-]+:\d+\] "
+)
 _COLOURS: Final = r"\x1b\[[0-9;]*m"
-_DETAILS, _ANSWER, _DELTA = "Request", "Generated response", " (streaming delta)"
+_ANSWER, _DELTA = "Generated response", " (streaming delta)"
 _YEAR: Final = {True: "2000-", False: "2001-"}  # whether it has a 29 February
 _HALF_A_YEAR: Final = pl.duration(days=180)
 
@@ -105,8 +108,9 @@ def _counted(field: str) -> pl.Expr:
 
 
 def is_vllm(text: str) -> bool:
-    """Whether lines of requests are among these."""
-    return bool((_heads(text)["message"] != _DETAILS).any())
+    """Whether lines of vLLM are among these: of requests, or what it tells before there are any."""
+    lines = lines_of(text)["line"].str.replace_all(_COLOURS, "")
+    return bool(lines.str.contains(_OWN_LINE).any()) or len(_heads(text)) > 0
 
 
 VLLM: Final = TextLog("vllm", _COLUMNS, _rows, "lines *Received request ID: …*", row="request", is_whole=True)
