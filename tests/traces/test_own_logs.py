@@ -263,6 +263,13 @@ def test_an_answer_needs_token_ids_and_the_switches_that_print_them(tmp_path: Pa
         read_trace(written(tmp_path, "log", received))
 
 
+def test_lists_that_the_server_cut_off_are_not_counted(tmp_path: Path) -> None:
+    started = "INFO 11-13 09:58:00 [utils.py:233] non-default args: {'model': 'm', 'max_log_len': 4}\n"
+    trace = read_trace(written(tmp_path, "log", started + VLLM))
+    assert trace.dropped == {"token ids cut off by --max-log-len": 1}
+    assert trace.table["original_id"].to_list() == ["c-1"]
+
+
 def test_what_clients_left_is_kept_on_demand(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, "log", NGINX_USER_TEXT), options=TraceOptions(keep_unfinished=True))
     assert trace.table["recorded_s"].to_list() == pytest.approx([3.0, 2.345, 1.234])

@@ -203,7 +203,8 @@ _IS_POOLED: Final = pl.col("params").str.starts_with("Pooling")
 def _vllm_unanswered(options: TraceOptions) -> pl.Expr:
     has_answer = pl.col("answers").cast(pl.Int64) > 0
     without_ids = pl.when(has_answer).then(pl.lit("an answer without token ids")).otherwise(pl.lit(_FAILED))
-    return _unanswered(options, _IS_POOLED, without_ids)
+    cut_off = pl.when(pl.col("is_cut") == "true").then(pl.lit("token ids cut off by --max-log-len"))
+    return pl.coalesce(cut_off, _unanswered(options, _IS_POOLED, without_ids))
 
 
 VLLM_LOG: Final = TraceFormat(
@@ -217,7 +218,7 @@ VLLM_LOG: Final = TraceFormat(
     needed=_ARRIVAL_AND_TOKENS,
     time_unit="datetime",
     origin="first",
-    raw=("received", "finished", "params", "answers"),
+    raw=("received", "finished", "params", "answers", "is_cut"),
     derived=_vllm,
     drop_reason=_vllm_unanswered,
     is_sorted=False,

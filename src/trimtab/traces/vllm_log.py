@@ -11,6 +11,7 @@ times go back by half a year. Embeddings get no line of an answer.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import polars as pl
@@ -19,7 +20,7 @@ from trimtab.traces.text_log import QUOTED, TextLog, lines_of
 
 _COLUMNS: Final = (
     *("request_id", "received", "finished", "prompt_tokens", "output_tokens", "max_tokens"),
-    *("params", "answers"),
+    *("params", "answers", "is_cut"),
 )
 _HEAD: Final = (
     r"^(?:\d{4}-)?(\d{2}-\d{2} \d{2}:\d{2}:\d{2}(?:[.,]\d{1,6})?) (?:\[?[\w./-]+:\d+\]|\d+ [\w.]+) "
@@ -33,6 +34,10 @@ _LEVEL: Final = r"^[^'\"]*?\b(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)$"
 """What follows the first level of a line: before it is what collectors of logs write."""
 _OWN_LINE: Final = (
     r"^(?:\([^()]*\) )?(?:INFO|DEBUG|WARNING) \d{2}-\d{2} \d{2}:\d{2}:\d{2}(?:\.\d+)? \[?[\w./-]+:\d+\] "
+)
+_CUT_OPTION: Final = "max_log_len"
+_CUT: Final = re.compile(
+    rf"{_OWN_LINE}(?:non-default )?args: [^\n]*?\b{_CUT_OPTION}'?[=:] ?(\d+)", re.MULTILINE
 )
 _COLOURS: Final = r"\x1b\[[0-9;]*m"
 _ANSWER, _DELTA = "Generated response", " (streaming delta)"
@@ -59,10 +64,23 @@ def _rows(text: str) -> pl.DataFrame:
         max_tokens=pl.col("max_tokens").filter(is_received).first(),
         params=pl.col("params").filter(is_received).first(),
         answers=is_answer.sum(),
+        is_cut=pl.any_horizontal(pl.col("prompt", "output") == pl.lit(_most_ids(text), pl.Int64)).any(),
     )
     times = pl.col("received", "finished").dt.to_string("%Y-%m-%d %H:%M:%S%.6f")
     kept = rows.filter(pl.col("received").is_not_null()).with_columns(times).select(_COLUMNS)
     return kept.with_columns(pl.all().cast(pl.String)).collect()
+
+
+def _most_ids(text: str) -> int | None:
+    """Where lists of ids are cut off, as the server tells of its options when it starts; None: nowhere."""
+    at = text.find(_CUT_OPTION)
+    while at >= 0:
+        begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        found = _CUT.match(text, begin)
+        if found is not None or end < 0:
+            return int(found[1]) if found else None
+        at = text.find(_CUT_OPTION, end)
+    return None
 
 
 def _heads(text: str) -> pl.DataFrame:
