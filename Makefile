@@ -1,5 +1,5 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
-# make demo-chain  makes a narrated film of PROMPT in OUT with small models (extra `models`: torch)
+# make demo-chain  makes a narrated film of PROMPT in OUT with small models (package examples/film: torch)
 # make demo-train  runs five training jobs under two allocators, and compares others on the recording (2 minutes)
 # make models  trains those models anew (20 CPU minutes in all, two processes)
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
@@ -40,7 +40,7 @@ demo-chain: export PROMPT := $(PROMPT)
 demo-chain: $(VENV)/.installed-models
 	mkdir -p $(OUT)/film
 	printf '%s\n' "$$PROMPT" > $(OUT)/film/prompts.txt
-	$(BIN)/trimtab chain run trimtab.chains.demo.film_chain:narrated_film --input $(OUT)/film/prompts.txt \
+	$(BIN)/trimtab chain run trimtab_film.film_chain:narrated_film --input $(OUT)/film/prompts.txt \
 	  --files $(OUT)/film --journal $(OUT)/film/journal
 	mv $(OUT)/film/0-0 $(OUT)/film.mp4
 
@@ -50,7 +50,7 @@ demo-train: $(VENV)/.installed-train
 	$(BIN)/trimtab compare "$$(ls -td $(OUT)/train/train_*/recording | head -1)/scenario.yaml" --out $(OUT)/train-compare
 
 models: $(VENV)/.installed-models
-	$(BIN)/python -m trimtab.chains.demo.train --work $(OUT)/models
+	$(BIN)/python -m trimtab_film.train --work $(OUT)/models
 
 # A worker that dies ends the run: pytest-xdist waits for ever for the tests of one that it replaces.
 # Tests that failed (exit code 1) run once more, alone: a fault fails again, a test that leans on what runs beside it is named.
@@ -133,7 +133,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --editable 'examples/film[pages]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
@@ -146,7 +146,7 @@ $(VENV)/.installed-train: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.installed-models: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,jobs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --editable examples/film
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml

@@ -1,7 +1,7 @@
 """The narrated film, predicted and measured: costs come from one run, and another run is simulated.
 
 Two worker processes make films of some prompts; that run is kept in a journal. Films of other prompts are
-then predicted in virtual time by its mean costs, and made. Needs the extra `models`.
+then predicted in virtual time by its mean costs, and made. Needs the package examples/film.
 
     python -m bench.film_prediction
 """
@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from trimtab_film.film_chain import narrated_film
+
 from bench.page_command import save_figures
 from trimtab.chains import Session
 from trimtab.chains.declared_costs import ChainCosts, workers_by_cost
-from trimtab.chains.demo.film_chain import narrated_film
 from trimtab.chains.plan import planned
 from trimtab.chains.recorded_costs import costs_of_run
 from trimtab.chains.session import RunHandle

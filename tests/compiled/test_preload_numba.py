@@ -17,7 +17,7 @@ def product(a, b):
 USE = """
 import sys
 import numpy as np
-from trimtab.compiled.preload import preload_numba
+from trimtab.compiled.numba_extras import preload_numba
 preload_numba()
 assert not any(name.startswith("scipy.linalg") for name in sys.modules)
 from products import product

@@ -48,10 +48,10 @@ def _blocks(language: str) -> Iterator[Any]:
             yield pytest.param(found, id=f"{page.relative_to(ROOT)}-{number}")
 
 
-@pytest.mark.parametrize("name", generate.PAGES)
-def test_page_is_up_to_date(name: str) -> None:
-    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert written == generate.PAGES[name](), f"docs/{name} is out of date: run `make docs`"
+def test_pages_are_up_to_date() -> None:
+    written = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in generate.PAGES}
+    stale = [name for name, text in written.items() if text != generate.PAGES[name]()]
+    assert stale == [], "out of date: run `make docs`"
 
 
 @pytest.mark.parametrize("block", blocks("sh"))
@@ -83,11 +83,15 @@ def test_python_parses(block: str) -> None:
     compile(block, "page", "exec")
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+def test_links_lead_somewhere() -> None:
+    links = [
+        (page, link)
+        for page in WRITTEN
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        if "://" not in link
+    ]
+    assert len(links) > 100
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_architecture_names_the_packages_that_there_are() -> None:

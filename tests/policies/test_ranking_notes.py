@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import kernel
+from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.view import MAX_RANKED, RANKED
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trimtab.compiled.compile_errors import explained
-from trimtab.compiled.preload import preload_numba
+from trimtab.compiled.numba_extras import preload_numba
 from trimtab.errors import KernelError
 
 

@@ -16,7 +16,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.types import IntegerLiteral
 
 from trimtab.compiled.kernel_cache import KernelCache
-from trimtab.compiled.link_only import LinkOnlyCompiler
+from trimtab.compiled.numba_extras import LinkOnlyCompiler
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ import platformdirs
 from numba.core.caching import Cache, CompileResultCacheImpl, IndexDataCacheFile, _CacheLocator
 
 from trimtab.compiled.fingerprint import fingerprint, machine
-from trimtab.compiled.preload import preload_numba
+from trimtab.compiled.numba_extras import preload_numba
 
 
 def cache_root() -> Path:

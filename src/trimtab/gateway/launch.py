@@ -57,7 +57,7 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.compiled.preload import preload_numba
+    from trimtab.compiled.numba_extras import preload_numba
     from trimtab.gateway.config_mapping import policies_of
     from trimtab.gateway.lifecycle import Sockets, run_process
     from trimtab.gateway.policy_compilation import compile_first

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy

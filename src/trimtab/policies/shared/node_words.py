@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import helper
+from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import Memory, View, memory, plain
 from trimtab.policies.shared.selection import AT_ONCE

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.compiled.bits import lowest_bit
 from trimtab.compiled.kernel import helper
+from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.view import MAX_RANKED, View, can_take, plain
 
 NOTES = 0  # in `memory.floats`: where notes begin, one per node
