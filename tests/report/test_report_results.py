@@ -8,19 +8,21 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import trimtab as tt
 from support.synthetic import comparison
 from trimtab.errors import UsageError
 from trimtab.experiments.compare import Comparison
-from trimtab.experiments.compare.task_pool import Workfolder
+from trimtab.experiments.compare.tasks import Task
+from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.serving.run import simulate
+from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.report.results_folder import json_text, write_results, write_run
 
 
 def with_records(out: Path, text: str = "rows") -> Comparison:
-    folder = Workfolder(out, "abc")
-    (folder.records / "random").mkdir()
-    (folder.records / "random" / "seed-0.parquet").write_text(text)
-    (folder.path / "task-0.pickle").touch()
+    folder = Workfolder(out, [Task(SERVING, tt.scenario("tiny"), 0, None, "random", "random", key="abc")])
+    (folder.path / "abc.parquet").write_text(text)
+    (folder.path / "abc.pickle").touch()
     return comparison(("random", "power-of-d"), (0, 1), nodes=4, bins=5, folder=folder)
 
 
@@ -92,8 +94,8 @@ def test_a_full_disk_leaves_the_earlier_results_and_the_unfinished_ones(
         write_results(later, tmp_path)
     assert (tmp_path / "results.json").read_text() == before
     assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "old"
-    assert names_in(tmp_path) == {"results.json", "comparison.csv", "requests", ".unfinished-abc"}
-    assert (tmp_path / ".unfinished-abc" / "requests" / "random" / "seed-0.parquet").read_text() == "new"
+    assert names_in(tmp_path) == {"results.json", "comparison.csv", "requests", ".unfinished"}
+    assert (tmp_path / ".unfinished" / "abc.parquet").read_text() == "new"
 
 
 @pytest.mark.parametrize("last", ["results.json", "comparison.csv", "requests"])
@@ -114,7 +116,7 @@ def test_whatever_stops_the_last_steps_the_records_stay(
     with pytest.raises((KeyboardInterrupt, UsageError)):
         write_results(later, tmp_path, with_report=False)
     assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "old"
-    assert names_in(tmp_path / ".unfinished-abc") == {".writable", "task-0.pickle", "requests"}
+    assert names_in(tmp_path / ".unfinished") >= {"abc.pickle", "abc.parquet"}
     write_results(later, tmp_path, with_report=False)
     assert (tmp_path / "requests" / "random" / "seed-0.parquet").read_text() == "new"
     assert names_in(tmp_path) == {"results.json", "comparison.csv", "requests"}

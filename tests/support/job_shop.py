@@ -86,6 +86,7 @@ class JobShop:
     items: ClassVar[str] = "jobs"
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "flow_mean_s"
+    sweep_up_to: ClassVar[int] = 1000
     limits: ClassVar[str] = ""
     objective_title: ClassVar[str] = "mean flow time"
     figures: ClassVar[FigureChoice] = FigureChoice(
@@ -111,6 +112,9 @@ class JobShop:
 
     def size(self, settings: Shop) -> int:
         return settings.jobs
+
+    def shortened(self, settings: Shop, items: int) -> Shop:
+        return replace(settings, jobs=items)
 
     def own_load(self, settings: Shop) -> None:
         return None

@@ -12,7 +12,8 @@ import typer
 from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.option_groups import grouped
-from trimtab.cli.output import note, note_written, print_json, progress_bar, stdout_console
+from trimtab.cli.output import note, note_written, print_json, stdout_console
+from trimtab.cli.runs_progress import RunsReporter, runs_progress
 from trimtab.cli.shared_options import (
     OUTPUT_PANEL,
     TRACE_PANEL,
@@ -28,7 +29,7 @@ from trimtab.cli.shared_options import (
 from trimtab.cli.table_options import TableOptions
 
 if TYPE_CHECKING:
-    from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.compare import Comparison, Interrupted, Plan
     from trimtab.experiments.compare.kind import PolicyTiming
     from trimtab.experiments.kinds import AnyScenarioKind
     from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
@@ -62,7 +63,15 @@ def compare(
         int | None,
         typer.Option("--seeds", "-n", min=1, help="Number of seeds.  [dim]Default: the scenario's[/dim]"),
     ] = None,
-    sweep: Annotated[bool, typer.Option(help="Also compare at other loads.", metavar=FLAG)] = True,
+    sweep: Annotated[
+        bool | None,
+        typer.Option(
+            "--sweep/--no-sweep",
+            help="Also compare at other loads.  "
+            "[dim]Default: up to 100,000 requests or 1,000 training jobs[/dim]",
+            metavar=FLAG,
+        ),
+    ] = None,
     jobs: Simulations = None,
     on: Annotated[
         str,
@@ -120,12 +129,22 @@ def compare(
 
     Ways of sharing nodes between both are compared on shared-cluster.
     """
+    from trimtab.experiments.compare import Interrupted
     from trimtab.report.results_folder import write_results
 
     kind, scenario = options.of_any_kind(rows, table, profiles=profiles, policies=policy, seeds=seeds)
     read_ahead(scenario, quiet=quiet or json)
     wanted = (sort, *(metric or ()))
-    comparison = _compare(kind, scenario, out, wanted, sweep=sweep, jobs=jobs, on=on, quiet=quiet or json)
+    of_trace = {"--limit": "limit", "--sample": "rows"} if options.trace is not None else {}
+    shorter = [option for option, part in of_trace.items() if part not in kind.untaken]
+    try:
+        comparison = _compare(
+            kind, scenario, out, wanted, shorter, sweep=sweep, jobs=jobs, on=on, quiet=quiet or json
+        )
+    except Interrupted as interrupt:
+        if interrupt.finished is not None and not json:
+            _print_finished(interrupt, sort or scenario.sort_by, metric, quiet=quiet)
+        raise
     timings = kind.times(scenario) if timing else []
     written = write_results(comparison, out, with_report=report)
     if json:
@@ -143,8 +162,9 @@ def _compare(
     scenario: ScenarioFile,
     out: Path,
     wanted: Sequence[str | None],
+    shorter: Sequence[str],
     *,
-    sweep: bool,
+    sweep: bool | None,
     jobs: int | None,
     on: str,
     quiet: bool,
@@ -153,15 +173,40 @@ def _compare(
     from trimtab.report.comparison_columns import named_metrics
 
     named_metrics([scenario.sort_by, *filter(None, wanted)], kind.metrics)
-    loads = None if sweep else ()
-    with progress_bar(f"comparing on {scenario.name}", quiet=quiet) as progress:
-        try:
-            return run_comparison(
-                kind, scenario, sweep=loads, out=out, jobs=jobs, on=on, progress=progress, notice=progress.say
-            )
-        except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"finished runs are in {out}; the same command continues from there")
-            raise
+    loads = {None: None, False: (), True: kind.sweep_loads(scenario, None)}[sweep]
+    with runs_progress(f"comparing on {scenario.name}", quiet=quiet) as progress:
+        return run_comparison(
+            kind,
+            scenario,
+            sweep=loads,
+            out=out,
+            jobs=jobs,
+            on=on,
+            progress=progress,
+            notice=progress.say,
+            planned=None if quiet else lambda plan: _tell_plan(plan, progress, shorter),
+        )
+
+
+def _tell_plan(plan: Plan, progress: RunsReporter, of_trace: Sequence[str]) -> None:
+    """A line of what takes long, and one of what is left out because of it."""
+    if plan.is_long:
+        counts = {"--no-sweep": plan.loads, "--seeds": plan.seeds, "--policy": plan.policies}
+        options = [*(option for option, count in counts.items() if count > 1), *of_trace]
+        shorter = f"; {', '.join(options)} make it shorter" if options else ""
+        progress.say(f"{plan}{shorter}")
+    if plan.left_out:
+        loads = ", ".join(f"{load:g}" for load in plan.left_out)
+        progress.say(f"loads {loads} are left out above {plan.sweep_up_to:,} {plan.items}; --sweep adds them")
+
+
+def _print_finished(interrupt: Interrupted, sort: str, metrics: list[str] | None, *, quiet: bool) -> None:
+    """The table of the finished runs that can be compared."""
+    assert interrupt.finished is not None
+    _print(interrupt.finished, sort, metrics, [])
+    seeds = ", ".join(map(str, interrupt.finished.seeds))
+    which = f"seed {seeds}" if len(interrupt.finished.seeds) == 1 else f"seeds {seeds}"
+    note(f"{interrupt.done:,} of {interrupt.total:,} runs are finished; the table has {which}", quiet=quiet)
 
 
 def _print(comparison: Comparison, sort: str, metrics: list[str] | None, timings: list[PolicyTiming]) -> None:

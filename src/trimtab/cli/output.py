@@ -112,6 +112,10 @@ class BarReporter(Reporter):
         """Show the step in front of the bar."""
         self._bar.update(self._task, description=what)
 
+    def print(self, text: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
+
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
@@ -121,19 +125,26 @@ def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Reporter]:
     elif not sys.stderr.isatty():
         yield LineReporter(label)
     else:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
-        from rich.progress import TimeElapsedColumn as Elapsed
+        with terminal_bar(label) as bar:
+            yield bar
 
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),  # it names files
-            BarColumn(),
-            TaskProgressColumn(),
-            Elapsed(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            yield BarReporter(bar, label)
+
+@contextmanager
+def terminal_bar(label: str) -> Iterator[BarReporter]:
+    """Context with a bar on the terminal, which goes away at its end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),  # it names files
+        BarColumn(),
+        TaskProgressColumn(),
+        Elapsed(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield BarReporter(bar, label)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli.help_texts import DIFFERS, examples
-from trimtab.cli.output import note, note_written, print_json, progress_bar
+from trimtab.cli.output import note, note_written, print_json
+from trimtab.cli.runs_progress import runs_progress
 from trimtab.cli.shared_options import Json, Quiet, Simulations, out_option
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def rerun(
     """Repeat a comparison or run from its folder alone, and say whether the figures are equal."""
     from trimtab.experiments.rerun import rerun as run_again
 
-    with progress_bar(f"repeating {folder}", quiet=quiet or json) as progress:
+    with runs_progress(f"repeating {folder}", quiet=quiet or json) as progress:
         done = run_again(folder, trace=trace, jobs=jobs, progress=progress)
     if out is not None:
         _write(done, out, quiet=quiet or json)

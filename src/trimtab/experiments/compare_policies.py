@@ -43,17 +43,18 @@ def compare(
             frame in canonical columns.
         cluster: replaces the scenario's nodes: a file, its YAML text, or its values as a dict.
         load: offered work over capacity; default: the scenario's.
-        sweep: loads for policy-against-load curves; default: the scenario's; () for none.
-            Costly policies of the default comparison leave them out.
-        out: folder for request records while running; an interrupted comparison goes on from there.
+        sweep: loads for policy-against-load curves; default: the scenario's, none above 100,000 requests or
+            1,000 training jobs; () for none. Costly policies of the default comparison leave them out.
+        out: folder for finished runs and records; an interrupted comparison goes on from there.
         jobs: runs at a time; default: one per core, on Ray one per CPU of the cluster.
         on: where the runs are made: "processes" of this machine, "ray", or the address of a Ray cluster,
             whose machines must find the scenario's files and the policies' under the same paths.
         mode: "auto", "compiled" or "interpreted".
-        progress: called with the runs done and the runs in all.
-        notice: called with what takes time before the first run.
+        progress: called with how far it is: `done` and `total` runs, `running` ones and `left_s`.
+        notice: called with what takes time before the first run, and with how long the runs will take.
 
-    Raises UsageError for input that cannot be used and PolicyError for a policy that fails.
+    Raises UsageError for input that cannot be used, PolicyError for a policy that fails, and on Ctrl-C a
+    KeyboardInterrupt whose `finished` compares what is finished.
     """
     check_place(on)
     given = {name: name for name, part in (("trace", trace), ("cluster", cluster)) if part is not None}
@@ -76,4 +77,5 @@ def compare(
         mode=mode,
         progress=progress,
         notice=notice,
+        planned=None if notice is None else lambda plan: notice(str(plan)),
     )

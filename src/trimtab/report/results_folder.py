@@ -56,10 +56,10 @@ def write_results(comparison: Comparison, out: Path, *, with_report: bool = True
         staging.text(RESULTS, json_text(comparison.to_dict()))
         comparison.table().write_csv(staging.part(TABLE))
         written = staging.commit()
-        if comparison.folder is None or not comparison.folder.records.is_dir():
+        if comparison.folder is None:
             return written
         records = out / comparison.items_key
-        _replace_folder(comparison.folder.records, records)
+        _replace_folder(comparison.folder.gathered(), records)
         comparison.folder.remove()
         return Written((*written.files, _written(records)))
 

@@ -9,7 +9,8 @@ import pytest
 
 import trimtab as tt
 from trimtab.errors import PolicyError, UsageError
-from trimtab.experiments.compare import Comparison
+from trimtab.experiments.compare import Comparison, RunsDone
+from trimtab.report.results_folder import write_results
 
 pytestmark = [pytest.mark.xdist_group("ray")]
 needs_ray = pytest.mark.usefixtures("shared_ray")
@@ -34,10 +35,12 @@ def records(out: Path) -> dict[str, bytes]:
 def test_on_ray_all_numbers_and_records_are_the_same_bit_for_bit(tmp_path: Path) -> None:
     here = compared(tmp_path / "here", jobs=1)
     there = compared(tmp_path / "there", on="ray")
+    for done, out in ((here, "here"), (there, "there")):
+        write_results(done, tmp_path / out, with_report=False)
     assert repr(numbers(there)) == repr(numbers(here))  # nan too
     kept = records(tmp_path / "here")
     assert len(kept) == 6
-    assert {name.split("/", 1)[1] for name in kept} == {
+    assert kept.keys() == {
         f"requests/{policy}/seed-{seed}.parquet" for policy in POLICIES for seed in range(3)
     }
     assert records(tmp_path / "there") == kept
@@ -45,16 +48,16 @@ def test_on_ray_all_numbers_and_records_are_the_same_bit_for_bit(tmp_path: Path)
 
 @needs_ray
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
-    def interrupt(done: int, _: int) -> None:
-        if done:
+    def interrupt(told: RunsDone) -> None:
+        if told.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "there", on="ray", jobs=1, progress=interrupt)
-    seen: list[tuple[int, int]] = []
-    again = compared(tmp_path / "there", on="ray", progress=lambda *told: seen.append(told))
-    assert seen[0] == (2, 6)  # the two policies of the seed that had ended
-    assert seen[-1] == (6, 6)
+    seen: list[RunsDone] = []
+    again = compared(tmp_path / "there", on="ray", progress=seen.append)
+    assert (seen[0].done, seen[0].total) == (2, 6)
+    assert (seen[-1].done, seen[-1].kept) == (6, 2)
     assert repr(numbers(again)) == repr(numbers(compared(tmp_path / "here", jobs=1)))
 
 

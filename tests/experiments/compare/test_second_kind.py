@@ -14,7 +14,7 @@ from rich.console import Console
 
 from support.job_shop import JobShop, Shop
 from trimtab.errors import UsageError
-from trimtab.experiments.compare import Comparison, run_comparison
+from trimtab.experiments.compare import Comparison, Interrupted, Plan, RunsDone, run_comparison
 from trimtab.metrics import mean_ci95, paired_difference_ci95
 from trimtab.report.comparison_columns import Cell, distance_column, metric_column
 from trimtab.report.comparison_page import comparison_page
@@ -63,29 +63,58 @@ def test_the_bound_is_of_the_kinds_objective(found: Comparison) -> None:
 
 def test_an_interrupted_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: JobShop, inputs: Any, policy: Any, mode: str) -> Any:
-        if inputs.duration_s[0] != first.duration_s[0]:
+        ran.append(policy)
+        if len(ran) == 4:
             raise KeyboardInterrupt
         return run(self, inputs, policy, mode)
 
-    first, run = KIND.build(Shop(), 0, None), JobShop.run
+    ran: list[str] = []
+    run = JobShop.run
     with monkeypatch.context() as patched:
         patched.setattr(JobShop, "run", fails)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted) as interrupted:
             run_comparison(KIND, Shop(), out=tmp_path, jobs=1)
-    seen: list[int] = []
-    done = run_comparison(KIND, Shop(), out=tmp_path, jobs=1, progress=lambda done, _: seen.append(done))
-    assert seen == [2, 4, 6, 8]  # seed 0 is not run again
+    left = interrupted.value
+    assert (left.done, left.total) == (3, 8)
+    assert left.finished.seeds == (0,)  # which both policies have run
+    alone = run_comparison(KIND, Shop(seeds=(0,)), jobs=1)
+    assert [r.metrics for r in left.finished.results] == [r.metrics for r in alone.results]
+    assert str(tmp_path) in left.__notes__[0]
+    seen: list[RunsDone] = []
+    done = run_comparison(KIND, Shop(seeds=(0, 1)), out=tmp_path, jobs=1, progress=seen.append)
+    assert [(told.done, told.total) for told in seen] == [(3, 4), (3, 4), (4, 4)]
+    assert [told.running for told in seen] == [(), (f"{LONGEST}, seed 1",), ()]
     write_results(done, tmp_path, with_report=False)
     assert not any(path.name.startswith(".unfinished") for path in tmp_path.iterdir())
 
 
+def test_before_it_begins_a_comparison_tells_what_it_will_run() -> None:
+    told: list[Plan] = []
+    run_comparison(KIND, Shop(jobs=2000), jobs=1, planned=told.append)
+    (plan,) = told
+    assert str(plan).startswith("2 policies × 4 seeds × 1 load of 2,000 jobs: about ")
+    assert plan.elapsed_s > 0
+    # a duration and an end of 8 bytes each, which do not compress
+    assert plan.disk_bytes == pytest.approx(2 * 4 * 2000 * 16, rel=0.5)
+    run_comparison(KIND, Shop(jobs=60), jobs=1, planned=told.append)
+    assert str(told[-1]) == "2 policies × 4 seeds × 1 load of 60 jobs"  # too little to measure
+
+
+def test_a_large_comparison_sweeps_only_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        JobShop, "sweep_loads", lambda self, settings, wanted: (0.5,) if wanted is None else wanted
+    )
+    told: list[Plan] = []
+    for jobs, sweep in ((1000, None), (1001, None), (1001, (0.7,))):
+        run_comparison(KIND, Shop(jobs=jobs, seeds=(0,)), jobs=1, sweep=sweep, planned=told.append)
+    assert [(plan.loads, plan.left_out) for plan in told] == [(2, ()), (1, (0.5,)), (2, ())]
+
+
 def test_other_settings_do_not_go_on_from_there(tmp_path: Path) -> None:
     run_comparison(KIND, Shop(), out=tmp_path, jobs=1)
-    seen: list[int] = []
-    run_comparison(
-        KIND, replace(Shop(), jobs=30), out=tmp_path, jobs=1, progress=lambda done, _: seen.append(done)
-    )
-    assert seen[0] == 0
+    seen: list[RunsDone] = []
+    run_comparison(KIND, replace(Shop(), jobs=30), out=tmp_path, jobs=1, progress=seen.append)
+    assert seen[0].done == 0
 
 
 def test_results_report_and_records_are_written(tmp_path: Path) -> None:

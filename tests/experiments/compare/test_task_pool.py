@@ -11,13 +11,25 @@ import pytest
 
 import trimtab as tt
 from trimtab.errors import PolicyError
-from trimtab.experiments.compare.task_pool import Workfolder
-from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, record_files, run_task
+from trimtab.experiments.compare.pace import Expected, _grown, left_s
+from trimtab.experiments.compare.task_pool import _next_task
+from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, run_task
+from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.serving.serving_kind import SERVING
 
 TASK = Task(
-    SERVING, tt.scenario("tiny"), 0, None, ("random",), "interpreted", with_bound=True, with_curves=True
+    SERVING,
+    tt.scenario("tiny"),
+    0,
+    None,
+    "random",
+    "random",
+    "interpreted",
+    with_bound=True,
+    with_curves=True,
+    key="abc",
 )
+SWEPT = replace(TASK, load=0.5, with_bound=False, key="def")  # writes no record
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +38,21 @@ def result() -> TaskResult:
 
 
 def test_a_result_is_found_again_as_it_was(tmp_path: Path, result: TaskResult) -> None:
-    folder = Workfolder(tmp_path, "abc")
-    folder.save(0, result)
-    found = folder.load(0, TASK)
+    folder = Workfolder(tmp_path, [SWEPT])
+    folder.save(SWEPT, result)
+    found = folder.load(SWEPT)
     assert found is not None
     assert found.bound == result.bound
-    assert found.runs[0].metrics == pytest.approx(result.runs[0].metrics, rel=0, abs=0, nan_ok=True)
-    np.testing.assert_array_equal(found.runs[0].curves.edges_s, result.runs[0].curves.edges_s)
-    assert folder.load(1, TASK) is None
+    assert found.run.metrics == pytest.approx(result.run.metrics, rel=0, abs=0, nan_ok=True)
+    np.testing.assert_array_equal(found.run.curves.edges_s, result.run.curves.edges_s)
+    assert folder.load(TASK) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05nonsense", pickle.dumps([1, 2])])
 def test_what_is_no_result_is_computed_again(tmp_path: Path, content: bytes) -> None:
-    folder = Workfolder(tmp_path, "abc")
-    (folder.path / "task-0.pickle").write_bytes(content)
-    assert folder.load(0, TASK) is None
+    folder = Workfolder(tmp_path, [SWEPT])
+    (folder.path / "def.pickle").write_bytes(content)
+    assert folder.load(SWEPT) is None
 
 
 class Mine:
@@ -52,19 +64,19 @@ class Mine:
 
 
 def test_nothing_in_a_folder_is_run(tmp_path: Path) -> None:
-    folder, mark = Workfolder(tmp_path, "abc"), tmp_path / "was-run"
-    (folder.path / "task-0.pickle").write_bytes(pickle.dumps(Mine(mark)))
-    assert folder.load(0, TASK) is None
+    folder, mark = Workfolder(tmp_path, [SWEPT]), tmp_path / "was-run"
+    (folder.path / "def.pickle").write_bytes(pickle.dumps(Mine(mark)))
+    assert folder.load(SWEPT) is None
     assert not mark.exists()
 
 
 def test_a_result_whose_records_are_gone_is_computed_again(tmp_path: Path) -> None:
-    folder = Workfolder(tmp_path, "abc")
-    task = replace(TASK, records_folder=folder.records)
-    folder.save(0, run_task(task))
-    assert folder.load(0, task) is not None
-    record_files(task)[0].unlink()
-    assert folder.load(0, task) is None
+    folder = Workfolder(tmp_path, [TASK])
+    (task,) = folder.tasks
+    folder.save(task, run_task(task))
+    assert folder.load(task) is not None
+    task.record.unlink()
+    assert folder.load(task) is None
 
 
 def test_different_policies_have_different_folders() -> None:
@@ -86,6 +98,44 @@ def test_a_comparison_without_any_result_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_result_stays(tmp_path: Path, result: TaskResult) -> None:
-    with Workfolder(tmp_path, "abc") as folder:
-        folder.save(0, result)
-    assert folder.load(0, TASK) is not None
+    def fails() -> None:
+        with Workfolder(tmp_path, [SWEPT]) as folder:
+            folder.save(SWEPT, result)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as failed:
+        fails()
+    assert Workfolder(tmp_path, [SWEPT]).load(SWEPT) is not None
+    assert failed.value.__notes__ == [
+        f"finished runs are in {tmp_path}/.unfinished; the same command continues from there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "has", "chosen"),
+    [
+        ([0, 1, 2, 3], {}, 0),
+        ([1, 2, 3], {0: (0, None)}, 2),  # inputs that no process has
+        ([1, 2, 3], {0: (0, None), 1: (1, None)}, 2),  # its own
+        ([1, 3], {0: (0, None), 1: (2, None)}, 3),
+        ([0, 1, 3], {0: (0, None), 2: (1, None)}, 0),  # none is without a process: most are left of these
+    ],
+)
+def test_a_process_goes_on_with_the_inputs_that_it_has(left, has, chosen) -> None:
+    tasks = [replace(TASK, seed=seed) for seed in (0, 0, 1, 1)]
+    assert _next_task(left, tasks, has, process=1) == chosen
+
+
+def test_time_left_is_of_each_policys_own_runs_and_else_of_what_was_expected(result: TaskResult) -> None:
+    tasks = [replace(TASK, name=name) for name in ("a", "a", "b", "c")]
+    tasks += [replace(TASK, name="a", seed=1)]
+    ended = [replace(result, build_s=7.0, run_s=4.0), None, None, None, None]
+    expected = Expected(build_s=1.0, run_s={"a": 2.0, "b": 10.0}, record_bytes=0.0)
+    assert left_s(tasks, [None] * 5, {}, None, 2) is None
+    assert left_s(tasks, ended, {}, None, 1) == 3 * 4.0 + (7.0 + 4.0)
+    # a takes its mean of 4, b 2 s more than was expected, as a did; c is like the mean of the ended
+    assert left_s(tasks, ended, {1: 1.0}, expected, 2) == (3.0 + 12.0 + 4.0 + (7.0 + 4.0)) / 2
+
+
+def test_two_short_runs_tell_fixed_costs_from_those_of_an_item() -> None:
+    assert _grown(5.0 + 0.01 * 500, 5.0 + 0.01 * 1000, 500, 1000, 10_000) == pytest.approx(105.0)

@@ -1,21 +1,27 @@
 """Compares policies on the same work: several seeds in parallel processes, confidence intervals, a bound.
 
 `kind` is the interface of a kind of work. `run_comparison` plans the `tasks`. `task_pool` runs them in
-processes within the limits of `experiments.machine`. `comparison` holds the results.
+processes within the limits of `experiments.machine`, `workfolder` keeps what is finished, `pace` says how
+long it takes. `comparison` holds the results.
 """
 
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import FigureChoice, Kind, LowerBound
-from trimtab.experiments.compare.run_comparison import run_comparison
+from trimtab.experiments.compare.pace import Plan
+from trimtab.experiments.compare.run_comparison import Interrupted, run_comparison
+from trimtab.experiments.compare.task_pool import RunsDone
 from trimtab.experiments.curves import Curves
 
 __all__ = [
     "Comparison",
     "Curves",
     "FigureChoice",
+    "Interrupted",
     "Kind",
     "LowerBound",
+    "Plan",
     "PolicyResult",
+    "RunsDone",
     "SweepPoint",
     "run_comparison",
 ]

@@ -11,8 +11,8 @@ import numpy as np
 
 from trimtab.errors import MissingExtra, UsageError
 from trimtab.experiments.compare.kind import AnyKind, PolicySpec, Settings
-from trimtab.experiments.compare.task_pool import Workfolder
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
+from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.provenance import made_by
 from trimtab.metrics import RANKED_FROM, Estimate, mean_ci95
 from trimtab.validation.names import nearest

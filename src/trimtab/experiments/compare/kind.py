@@ -158,8 +158,15 @@ class Kind(Protocol[S, I, R]):
     ) -> S:
         """The settings, with every value that is not None replaced. Raises UsageError."""
 
+    @property
+    def sweep_up_to(self) -> int:
+        """Items of a run up to which loads are swept by default; more make the sweep take too long."""
+
     def size(self, settings: S) -> int:
         """Number of items of a run."""
+
+    def shortened(self, settings: S, items: int) -> S:
+        """The settings with about so many items, to measure how long a run takes."""
 
     def own_load(self, settings: S) -> float | None:
         """The load of the settings; None = the work's own rate."""

@@ -1,144 +1,108 @@
-"""Runs tasks in parallel processes, and keeps results so that an interrupted comparison can continue."""
+"""Runs tasks in parallel processes or on Ray, and says how far they are."""
 
 from __future__ import annotations
 
-import pickle
-import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Self, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from trimtab.errors import UsageError
-from trimtab.experiments.compare.tasks import (
-    BoundResult,
-    RunResult,
-    Task,
-    TaskResult,
-    record_files,
-    run_task,
-    run_task_elsewhere,
-)
-from trimtab.experiments.curves import Curves
+from trimtab.experiments.compare.pace import Expected, left_s
+from trimtab.experiments.compare.tasks import Task, TaskResult, run_task, run_task_elsewhere
+from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.machine import cores
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 HERE = "processes"  # of this machine
-Progress: TypeAlias = Callable[[int, int], None]  # runs done, runs in all
-_IN_RESULTS = frozenset(
-    (cls.__module__, cls.__qualname__)
-    for cls in (TaskResult, RunResult, BoundResult, Curves, np.ndarray, np.dtype)
-) | {("numpy._core.numeric", "_frombuffer"), ("numpy._core.multiarray", "_reconstruct")}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Loads results and arrays only, because a pickle from an untrusted folder could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Refuse classes that no result contains."""
-        if (module, name) not in _IN_RESULTS:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a result")
-        return super().find_class(module, name)
-
-
 POLL_S = 0.2  # how soon a lost interruption is noticed
 
 
-class Workfolder:
-    """Hidden folder beside the results: finished tasks and records, until the comparison is whole.
+@dataclass(frozen=True, slots=True)
+class RunsDone:
+    """How far a comparison is: runs finished, in all, and kept from before; those that run now; time left."""
 
-    As a context it is removed at the end if no task finished, because there is nothing to continue.
-    """
-
-    def __init__(self, out: Path, key: str) -> None:
-        self.path = out / f".unfinished-{key}"
-        self.records = self.path / "requests"
-        try:
-            self.records.mkdir(parents=True, exist_ok=True)
-            (self.path / ".writable").touch()
-        except OSError as error:
-            raise UsageError(
-                f"can't write there: {error.strerror}",
-                field="out",
-                value=str(out),
-                expected="a writable folder",
-            ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not any(self.path.glob("task-*.pickle")):
-            self.remove()
-
-    def remove(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def load(self, i: int, task: Task) -> TaskResult | None:
-        """Result of task i, if an earlier run finished it and its records are complete."""
-        return self._result(i) if all(path.exists() for path in record_files(task)) else None
-
-    def _result(self, i: int) -> TaskResult | None:
-        try:
-            with self._file(i).open("rb") as file:
-                found = _Unpickler(file).load()
-        except (
-            OSError,
-            EOFError,
-            pickle.UnpicklingError,
-            AttributeError,
-            ImportError,
-            TypeError,
-            ValueError,
-        ):
-            return None
-        return found if isinstance(found, TaskResult) else None
-
-    def save(self, i: int, result: TaskResult) -> None:
-        """Keep the result of task i."""
-        part = self._file(i).with_suffix(".part")
-        part.write_bytes(pickle.dumps(result))
-        part.replace(self._file(i))
-
-    def _file(self, i: int) -> Path:
-        return self.path / f"task-{i}.pickle"
+    done: int
+    total: int
+    kept: int
+    running: tuple[str, ...]  # policy, seed and load of each; empty on Ray
+    left_s: float | None  # None until it can be told
 
 
-def run_tasks(
-    tasks: Sequence[Task],
-    folder: Workfolder | None,
-    jobs: int | None,
-    progress: Progress | None,
-    on: str = HERE,
-) -> list[TaskResult]:
-    """Results of all tasks, in their order; tasks with a result in `folder` do not run again.
-
-    `on`: "processes" of this machine, "ray" for a Ray cluster of its own, or the address of one.
-    """
-    results: list[TaskResult | None] = [
-        folder.load(i, task) if folder else None for i, task in enumerate(tasks)
-    ]
-    total = sum(len(task.policies) for task in tasks)
-    _report(progress, tasks, results, total)
-    for i, result in _run([i for i, r in enumerate(results) if r is None], tasks, jobs, on):
-        results[i] = result
-        if folder is not None:
-            folder.save(i, result)
-        _report(progress, tasks, results, total)
-    return [result for result in results if result is not None]
+Progress: TypeAlias = Callable[[RunsDone], None]
 
 
-def _report(
-    progress: Progress | None, tasks: Sequence[Task], results: Sequence[TaskResult | None], total: int
-) -> None:
-    if progress is not None:
-        progress(sum(len(t.policies) for t, r in zip(tasks, results, strict=True) if r is not None), total)
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A task that ended, if one did, and those that run now, each with its start."""
+
+    running: Mapping[int, float]
+    ended: tuple[int, TaskResult] | None = None
+
+
+class TaskRuns:
+    """The runs of a comparison: those that an earlier one left, and those that `run` makes."""
+
+    def __init__(self, tasks: Sequence[Task], folder: Workfolder | None) -> None:
+        self._tasks, self._folder = tasks, folder
+        self._results = [folder.load(task) if folder else None for task in tasks]
+        self._kept = len(self.ended)
+
+    @property
+    def ended(self) -> list[TaskResult]:
+        """The results that there are, in the order of the tasks."""
+        return [result for result in self._results if result is not None]
+
+    def left_s(self, running_s: Mapping[int, float], expected: Expected | None, at_once: int) -> float | None:
+        """Seconds until all have ended; see `pace.left_s`."""
+        return left_s(self._tasks, self._results, running_s, expected, at_once)
+
+    def run(
+        self, jobs: int | None, progress: Progress | None, expected: Expected | None, on: str = HERE
+    ) -> None:
+        """Run the tasks without a result, and keep each result at once.
+
+        `on`: "processes" of this machine, "ray" for a Ray cluster of its own, or the address of one.
+        """
+        open_ = [i for i, result in enumerate(self._results) if result is None]
+        at_once = max(1, min(jobs or cores(), len(open_)))
+        self._report(progress, {}, expected, at_once)
+        for step in _run(open_, self._tasks, jobs, on):
+            if step.ended is not None:
+                i, result = step.ended
+                self._results[i] = result
+                if self._folder is not None:
+                    self._folder.save(self._tasks[i], result)
+            self._report(progress, step.running, expected, at_once)
+
+    def _report(
+        self,
+        progress: Progress | None,
+        running: Mapping[int, float],
+        expected: Expected | None,
+        at_once: int,
+    ) -> None:
+        if progress is None:
+            return
+        now_s = time.monotonic()
+        running_s = {i: now_s - begun_s for i, begun_s in running.items()}
+        progress(
+            RunsDone(
+                done=len(self.ended),
+                total=len(self._tasks),
+                kept=self._kept,
+                running=tuple(str(self._tasks[i]) for i in running),
+                left_s=self.left_s(running_s, expected, at_once),
+            )
+        )
 
 
 def check_place(on: str) -> None:
@@ -147,54 +111,89 @@ def check_place(on: str) -> None:
         raise UsageError("no such place", field="on", value=on, expected=f"{HERE}, ray or ray://HOST:PORT")
 
 
-def _run(
-    open_: Sequence[int], tasks: Sequence[Task], jobs: int | None, on: str
-) -> Iterator[tuple[int, TaskResult]]:
+def _run(open_: Sequence[int], tasks: Sequence[Task], jobs: int | None, on: str) -> Iterator[_Step]:
     if on != HERE:
         yield from _run_on_ray(open_, tasks, jobs, None if on == "ray" else on)
         return
     jobs = jobs or cores()
-    if jobs == 1 or len(open_) <= 1:
-        yield from ((i, run_task(tasks[i])) for i in open_)
+    if jobs > 1 and len(open_) > 1:
+        yield from _run_in_processes(open_, tasks, min(jobs, len(open_)))
         return
-    yield from _run_in_processes(open_, tasks, min(jobs, len(open_)))
+    for i in open_:
+        yield _Step({i: time.monotonic()})
+        yield _Step({}, (i, run_task(tasks[i])))
 
 
 def _run_on_ray(
     open_: Sequence[int], tasks: Sequence[Task], jobs: int | None, address: str | None
-) -> Iterator[tuple[int, TaskResult]]:
+) -> Iterator[_Step]:
     from trimtab.clusters.ray.ray_tasks import run_calls
 
-    for k, (result, files) in run_calls(address, run_task_elsewhere, [tasks[i] for i in open_], jobs):
-        folder = tasks[open_[k]].records_folder
-        for name, data in files.items():
-            assert folder is not None  # no other task has files
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        yield open_[k], result
+    for k, (result, record) in run_calls(address, run_task_elsewhere, [tasks[i] for i in open_], jobs):
+        path = tasks[open_[k]].record
+        if path is not None:
+            path.write_bytes(record)
+        yield _Step({}, (open_[k], result))
 
 
-def _run_in_processes(
-    open_: Sequence[int], tasks: Sequence[Task], jobs: int
-) -> Iterator[tuple[int, TaskResult]]:
+def _run_in_processes(open_: Sequence[int], tasks: Sequence[Task], jobs: int) -> Iterator[_Step]:
+    """Each process takes tasks on the inputs that it has, so that they are seldom built twice."""
     from concurrent.futures import FIRST_COMPLETED, wait
 
     from loky import ProcessPoolExecutor  # unlike the standard one it needs no main guard in users' scripts
 
     _start_tracker()
-    executor = ProcessPoolExecutor(max_workers=jobs)
+    processes = [ProcessPoolExecutor(max_workers=1) for _ in range(jobs)]
+    running: dict[Future[TaskResult], tuple[int, int]] = {}  # → process, task
+    begun_s: dict[int, float] = {}
+    left = list(open_)
+    last: dict[int, tuple[int, float | None]] = {}  # process → inputs that it has
+
+    def begin(process: int) -> None:
+        if not left:
+            last.pop(process, None)
+            return
+        i = _next_task(left, tasks, last, process)
+        left.remove(i)
+        last[process] = tasks[i].inputs
+        begun_s[i] = time.monotonic()
+        running[processes[process].submit(run_task, tasks[i])] = process, i
+
     try:
         with _interruptions() as seen:
-            futures = {executor.submit(run_task, tasks[i]): i for i in open_}
-            left = set(futures)
-            while left:
-                done, left = wait(left, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for process in range(jobs):
+                begin(process)
+            while running:
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 if seen:
                     raise KeyboardInterrupt
                 for future in done:
-                    yield futures[future], future.result()
+                    process, i = running.pop(future)
+                    del begun_s[i]
+                    result = future.result()
+                    begin(process)
+                    yield _Step(begun_s, (i, result))
+                if not done:
+                    yield _Step(begun_s)
     finally:
-        executor.shutdown(wait=True, kill_workers=True)
+        for executor in processes:
+            executor.shutdown(wait=True, kill_workers=True)
+
+
+def _next_task(
+    left: Sequence[int],
+    tasks: Sequence[Task],
+    last: Mapping[int, tuple[int, float | None]],
+    process: int,
+) -> int:
+    """A task on the inputs that the process has, else on inputs that none has, else where most are left."""
+    counts = Counter(tasks[i].inputs for i in left)
+    if last.get(process) in counts:
+        wanted = last[process]
+    else:
+        used = set(last.values())
+        wanted = next((inputs for inputs in counts if inputs not in used), counts.most_common(1)[0][0])
+    return next(i for i in left if tasks[i].inputs == wanted)
 
 
 def _start_tracker() -> None:

@@ -1,4 +1,4 @@
-"""One task of a comparison: build the inputs of one seed and load, run policies on them."""
+"""One run of a comparison: build the inputs of a seed and load, run a policy on them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work for one process. `load` None = the settings' load."""
+    """One run. `load` None = the settings' load; `key` is equal for tasks that give the same result."""
 
     kind: AnyKind
     settings: Settings
     seed: int
     load: float | None
-    policies: tuple[PolicySpec, ...]
+    policy: PolicySpec
+    name: str  # of the policy, canonical
     mode: str = "auto"
     with_bound: bool = False
     with_curves: bool = False
-    records_folder: Path | None = None
+    key: str = ""
+    record: Path | None = None  # file that gets one row per item
+
+    @property
+    def inputs(self) -> tuple[int, float | None]:
+        """Tasks for which this is equal run on the same inputs."""
+        return self.seed, self.load
+
+    def __str__(self) -> str:
+        at = "" if self.load is None else f", load {self.load:g}"
+        return f"{self.name}, seed {self.seed}{at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +71,14 @@ class BoundResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The results of a task."""
+    """The result of a task."""
 
-    runs: tuple[RunResult, ...]
+    run: RunResult
     bound: BoundResult | None
     offered_load: float
     n_items: int
+    build_s: float  # to make the inputs and their bound; little where the task before had the same ones
+    run_s: float  # the rest of the task
 
 
 @functools.lru_cache(maxsize=1)
@@ -81,45 +94,52 @@ def _bound_of(kind: AnyKind, inputs: Inputs) -> LowerBound[Any] | None:
 
 
 def run_task(task: Task) -> TaskResult:
-    """Run every policy of a task on the same inputs."""
+    """Run the policy of a task; the inputs of the task before are used again if they are the same."""
+    begun_s = time.perf_counter()
     kind = task.kind
     inputs = _built(kind, task.settings, task.seed, task.load, kind.stamp(task.settings))
     bound = _bound_of(kind, inputs) if task.with_bound else None
-    runs = tuple(_run_one(task, inputs, spec, bound) for spec in task.policies)
-    return TaskResult(runs, _bound_result(task.seed, bound), inputs.offered_load, len(inputs))
+    built_s = time.perf_counter()
+    return TaskResult(
+        _run_one(task, inputs, bound),
+        _bound_result(task.seed, bound),
+        inputs.offered_load,
+        len(inputs),
+        build_s=built_s - begun_s,
+        run_s=time.perf_counter() - built_s,
+    )
 
 
-def run_task_elsewhere(task: Task) -> tuple[TaskResult, dict[str, bytes]]:
-    """`run_task` where the records' folder may be out of reach: the files come back, by path in it."""
-    if task.records_folder is None:
-        return run_task(task), {}
+def run_task_elsewhere(task: Task) -> tuple[TaskResult, bytes | None]:
+    """`run_task` where the record's folder may be out of reach: the file's content comes back."""
+    if task.record is None:
+        return run_task(task), None
     with TemporaryDirectory() as folder:
-        moved = replace(task, records_folder=Path(folder))
-        result = run_task(moved)
-        return result, {str(path.relative_to(folder)): path.read_bytes() for path in record_files(moved)}
+        moved = Path(folder) / task.record.name
+        return run_task(replace(task, record=moved)), moved.read_bytes()
 
 
 def _bound_result(seed: int, bound: LowerBound[Any] | None) -> BoundResult | None:
     return None if bound is None else BoundResult(seed, bound.value, bound.method, bound.assumptions)
 
 
-def _run_one(task: Task, inputs: Inputs, spec: PolicySpec, bound: LowerBound[Any] | None) -> RunResult:
-    kind, name = task.kind, task.kind.canonical(spec)
+def _run_one(task: Task, inputs: Inputs, bound: LowerBound[Any] | None) -> RunResult:
+    kind = task.kind
     begun_s = time.perf_counter()
-    records = kind.run(inputs, spec, task.mode)
+    records = kind.run(inputs, task.policy, task.mode)
     loop_s = time.perf_counter() - begun_s
-    if task.records_folder is not None:
-        _write_records(_record_file(task.records_folder, name, task.seed), kind.table(inputs, records))
+    if task.record is not None:
+        _write_record(task.record, kind.table(inputs, records))
     metrics = kind.measure(records)
     return RunResult(
-        policy=name,
+        policy=task.name,
         seed=task.seed,
         load=task.load,
         metrics=metrics,
         distance_frac=float("nan") if bound is None else bound.distance_frac(records, metrics),
         curves=kind.curves(inputs, records) if task.with_curves else None,
         loop_s=loop_s,
-        remarks=kind.remarks(inputs, spec, records),
+        remarks=kind.remarks(inputs, task.policy, records),
         batch_ci95=kind.batch_ci95(records),
     )
 
@@ -130,19 +150,7 @@ def file_name(policy: str) -> str:
     return name if name == policy else f"{name}-{hashlib.sha256(policy.encode()).hexdigest()[:6]}"
 
 
-def record_files(task: Task) -> list[Path]:
-    """The record files of a task, one per policy; empty if it writes none."""
-    if task.records_folder is None:
-        return []
-    return [_record_file(task.records_folder, task.kind.canonical(spec), task.seed) for spec in task.policies]
-
-
-def _record_file(folder: Path, policy: str, seed: int) -> Path:
-    return folder / file_name(policy) / f"seed-{seed}.parquet"
-
-
-def _write_records(path: Path, table: pl.DataFrame) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_record(path: Path, table: pl.DataFrame) -> None:
     table.write_parquet(path.with_suffix(".part"), compression="zstd")
     path.with_suffix(".part").replace(path)
 
@@ -150,37 +158,34 @@ def _write_records(path: Path, table: pl.DataFrame) -> None:
 def plan_tasks(
     kind: AnyKind,
     settings: Settings,
-    policies: Sequence[PolicySpec],
-    swept: Sequence[PolicySpec],
+    policies: Mapping[str, PolicySpec],
+    swept: Sequence[str],
     seeds: Sequence[int],
     sweep_loads: Sequence[float],
-    *,
-    mode: str,
-    together: bool,
-    records_folder: Path | None,
 ) -> list[Task]:
     """Tasks of a comparison: every seed at the settings' own load, then `swept` at the loads of the sweep.
 
-    `together`: all policies of a seed in one task, which builds the inputs once; else one task a policy.
+    `policies`: key of each policy → the policy; `swept`: some of these keys. Tasks on the same inputs follow
+    each other.
     """
     tasks = []
     for load in (None, *sweep_loads):
         main = load is None
-        chosen = policies if main else swept
-        groups = [tuple(chosen)] if together else [(p,) for p in chosen]
         for seed in seeds:
-            for i, group in enumerate(groups):
+            for key in policies if main else swept:
+                with_curves = main and seed == seeds[0]
+                of_run = repr((key, seed, load, with_curves))
                 tasks.append(
                     Task(
                         kind,
                         settings,
                         seed,
                         load,
-                        group,
-                        mode,
-                        with_bound=main and (i == 0 or not together),
-                        with_curves=main and seed == seeds[0],
-                        records_folder=records_folder if main else None,
+                        policies[key],
+                        kind.canonical(policies[key]),
+                        with_bound=main,
+                        with_curves=with_curves,
+                        key=hashlib.sha256(of_run.encode()).hexdigest()[:16],
                     )
                 )
     return tasks

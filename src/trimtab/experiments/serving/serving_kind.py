@@ -67,6 +67,7 @@ class Serving:
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "completion_mean_s"
     objective_title: ClassVar[str] = "mean completion"
+    sweep_up_to: ClassVar[int] = 100_000
     limits: ClassVar[str] = (
         "Model: a slot per request; token speed does not depend on how many are served; no KV memory."
     )
@@ -135,6 +136,17 @@ class Serving:
     def size(self, settings: Scenario) -> int:
         """Requests of a run."""
         return settings.n_requests()
+
+    def shortened(self, settings: Scenario, items: int) -> Scenario:
+        """The first requests of the trace, or fewer generated ones."""
+        workload = settings.workload
+        if workload.generate is not None:
+            changed: dict[str, Any] = {"generate": workload.generate.model_copy(update={"requests": items})}
+        else:
+            assert workload.trace is not None
+            options = workload.trace.options.model_copy(update={"limit": items})
+            changed = {"trace": workload.trace.model_copy(update={"options": options})}
+        return settings.model_copy(update={"workload": workload.model_copy(update=changed)})
 
     def own_load(self, settings: Scenario) -> float | None:
         """Load of the scenario itself."""

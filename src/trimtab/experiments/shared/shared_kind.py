@@ -13,6 +13,7 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.compare.kind import FigureChoice, Notice, PolicyTiming
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.parts import Parts, ReadingBar
+from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.experiments.shared.shared_run import SharedInputs, SharedRecords, run_shared
 from trimtab.experiments.shared.shared_scenario import SHARED_NODES, SharedScenario
 from trimtab.experiments.shared.sharing_policies import Sharing, canonical_sharing, find_sharing
@@ -69,6 +70,7 @@ class Shared:
     metrics: ClassVar[Mapping[str, Metric]] = SHARED_METRICS
     objective: ClassVar[str] = "training_gpu_hours"
     objective_title: ClassVar[str] = "GPU hours of training"
+    sweep_up_to: ClassVar[int] = 0
     limits: ClassVar[str] = (
         "Guests have one GPU; how they slow requests is a formula, or what measured pairs of jobs say."
     )
@@ -123,6 +125,12 @@ class Shared:
     def size(self, settings: SharedScenario) -> int:
         """Requests and jobs of a run."""
         return len(self.build(settings, settings.seed_list()[0], None))
+
+    def shortened(self, settings: SharedScenario, items: int) -> SharedScenario:
+        """Fewer requests in proportion: a run ends with the last one."""
+        requests = settings.requests
+        n_requests = max(1, round(items * requests.n_requests() / self.size(settings)))
+        return settings.model_copy(update={"requests": SERVING.shortened(requests, n_requests)})
 
     def own_load(self, settings: SharedScenario) -> float | None:
         """Load of the requests."""
@@ -227,4 +235,4 @@ class Shared:
         ]
 
 
-SHARED_KIND: Final = Shared()
+SHARED_KIND: Final[Shared] = Shared()

@@ -55,6 +55,7 @@ class Training:
     }
     metrics: ClassVar[Mapping[str, Metric]] = JOB_METRICS
     objective: ClassVar[str] = "completion_mean_s"
+    sweep_up_to: ClassVar[int] = 1_000
     limits: ClassVar[str] = ""
     objective_title: ClassVar[str] = "mean job completion"
     figures: ClassVar[FigureChoice] = FigureChoice(
@@ -131,6 +132,14 @@ class Training:
         """Jobs of a run."""
         generate = settings.jobs.generate
         return generate.jobs if generate is not None else len(build_training(settings, 0))
+
+    def shortened(self, settings: TrainingScenario, items: int) -> TrainingScenario:
+        """The first jobs of the trace, or fewer generated ones."""
+        generate = settings.jobs.generate
+        if generate is None:
+            return settings.with_overrides(limit=items)
+        jobs = settings.jobs.model_copy(update={"generate": generate.model_copy(update={"jobs": items})})
+        return settings.model_copy(update={"jobs": jobs})
 
     def own_load(self, settings: TrainingScenario) -> float | None:
         """Load of the scenario itself."""
