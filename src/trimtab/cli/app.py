@@ -32,8 +32,9 @@ from trimtab.cli import (
     warmup_command,
 )
 from trimtab.cli.completion_options import INSTALL, SHOW, install_for, show, with_shells
+from trimtab.cli.extras import missing_extra
 from trimtab.cli.help_texts import EXIT_CODES, FLAG, INTERRUPTED, examples
-from trimtab.errors import TrimtabError
+from trimtab.errors import MissingExtra, TrimtabError
 from trimtab.version import __version__
 
 DEBUG = "TRIMTAB_DEBUG"
@@ -48,6 +49,16 @@ def _say(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
+def _told(error: TrimtabError, ctx: Any) -> typer.Exit:
+    """The end of the command, once its error is printed."""
+    if _is_debugging():
+        traceback.print_exc()
+    if isinstance(error, MissingExtra):
+        error = missing_extra(ctx.invoked_subcommand, error) or error
+    _say(f"error: {error}", *getattr(error, "__notes__", ()))
+    return typer.Exit(error.exit_code)
+
+
 class Commands(TyperGroup):
     """The commands; errors of trimtab and Ctrl-C become a message and an exit code."""
 
@@ -60,10 +71,12 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TrimtabError as error:
-            if _is_debugging():
-                traceback.print_exc()
-            _say(f"error: {error}", *getattr(error, "__notes__", ()))
-            raise typer.Exit(error.exit_code) from None
+            raise _told(error, ctx) from None
+        except ImportError as error:
+            found = missing_extra(ctx.invoked_subcommand, error)
+            if found is None:
+                raise
+            raise _told(found, ctx) from None
         except KeyboardInterrupt as error:
             _say("interrupted", *getattr(error, "__notes__", ()))
             raise typer.Exit(INTERRUPTED) from None

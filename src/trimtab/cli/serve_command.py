@@ -115,6 +115,7 @@ def serve(
 ) -> None:
     """Serve OpenAI-compatible clients from many backends; a policy chooses the backend of each request."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the event loop needs the cores more
+    _refuse_missing()
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
         return
@@ -196,8 +197,7 @@ def _serve(
     keys: ShownKeys | None,
     quiet: bool,
 ) -> None:
-    """Serve until a signal to stop. Raises MissingExtra, ConfigError."""
-    _refuse_missing()
+    """Serve until a signal to stop. Raises ConfigError."""
     from trimtab.gateway import launch
     from trimtab.gateway.config import load_config
 

@@ -1,0 +1,168 @@
+"""Every command with the base dependencies only: it works, or names the extra that it needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import typer
+import yaml
+from packaging.requirements import Requirement
+
+from support.e2e_files import write_cluster, write_trace
+from trimtab.cli.app import app
+
+# Runs command lines in one process in which the given modules can't be imported.
+BARE = """
+import contextlib, io, json, sys
+
+arguments = json.load(sys.stdin)
+gone = set(arguments["gone"])
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] in gone else self.finder.find_spec(name, path, target)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
+from trimtab.cli.app import main
+
+ends = []
+for command in arguments["commands"]:
+    sys.argv = ["trimtab", *command]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    ends.append((code, err.getvalue()))
+json.dump(ends, sys.stdout)
+"""
+CHAIN = """
+from trimtab.chains import Chain, Stage
+
+def double(x):
+    return 2 * x
+
+CHAIN = Chain("c", [Stage("double", double)])
+"""
+JOB = "jobs: [{id: a, program: job.py, samples: 10}]\n"
+OUTCOMES = {  # command line → extra that it needs; "" = none
+    "compare tiny -p random -n 1 --no-sweep -j 1 --out out": "",
+    "rerun out": "",
+    "advise trace.csv cluster.yaml -p random": "",
+    "allocate --cluster cluster.yaml --jobs jobs.csv --policy fifo": "",
+    "run tiny -p random": "",
+    "size trace.csv --node-types types.yaml --slo completion_p99<1000s": "",
+    "metrics": "",
+    "fit log.csv --cluster cluster.yaml": "",
+    "replay log.csv --cluster cluster.yaml --policy random": "",
+    "forecast trace.csv --column size --horizon 3": "",
+    "policies show random": "",
+    "solve gap gap.txt --time-limit 0.1": "",
+    "chain simulate multimodal": "",
+    "chain size multimodal --slo completion_p99_s<1e9 --seeds 1": "",
+    "scenario list": "",
+    "scenario show tiny": "",
+    "scenario check tiny": "",
+    "scenario schema": "",
+    "trace import trace.csv --out t.parquet": "",
+    "trace show trace.csv": "",
+    "trace convert trace.csv t.csv": "",
+    "trace make made.csv --rate 1 --mean 2 --size-cv 1": "",
+    "trace list": "",
+    "trace download no-such": "",
+    "serve gateway.yaml": "serve",
+    "serve": "serve",
+    "serve --example": "serve",
+    "compare tiny --on ray -n 2": "ray",
+    "chain run chain.py --input in.jsonl": "chains",
+    "chain list": "chains",
+    "chain show r1": "chains",
+    "chain report r1": "chains",
+    "chain trace r1 --out t.json": "chains",
+    "chain cancel r1": "chains",
+    "train run jobs.yaml": "jobs",
+    "train list": "jobs",
+    "train show r1": "jobs",
+    "warmup --help": "",
+}
+
+
+def paths(command: object, path: str = "") -> Iterator[str]:
+    """The commands of the program."""
+    for name, inner in getattr(command, "commands", {"": None}).items():
+        yield from [path] if inner is None else paths(inner, f"{path} {name}".strip())
+
+
+def outside_of_base() -> set[str]:
+    """Modules of all installed packages that the base dependencies do not bring."""
+    base, left = set(), ["trimtab"]
+    while left:
+        name = left.pop()
+        if name in base:
+            continue
+        base.add(name)
+        for line in distribution(name).requires or ():
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                left.append(re.sub(r"[-_.]+", "-", needed.name).lower())
+    return {
+        module
+        for module, packages in packages_distributions().items()
+        if not base & {re.sub(r"[-_.]+", "-", package).lower() for package in packages}
+    }
+
+
+def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
+    commands = list(OUTCOMES)
+    known = {next((p for p in paths(typer.main.get_command(app)) if c.startswith(p)), c) for c in commands}
+    assert known == set(paths(typer.main.get_command(app)))
+    write_trace(tmp_path / "trace.csv")
+    write_files(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", BARE],
+        input=json.dumps({"gone": sorted(outside_of_base()), "commands": [c.split() for c in commands]}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ends = dict(zip(commands, json.loads(done.stdout), strict=True))
+    for command, extra in OUTCOMES.items():
+        code, stderr = ends[command]
+        if extra:
+            assert (code, stderr[:6]) == (2, "error:"), (command, stderr)
+            assert f"pip install 'trimtab[{extra}]'" in stderr, command
+        else:
+            assert "trimtab[" not in stderr, command
+            expected = 2 if command == "trace download no-such" else 0
+            assert (code or 0) == expected, (command, stderr)
+
+
+def write_files(folder: Path) -> None:
+    """The files that the commands name."""
+    text = yaml.safe_load(write_cluster(folder / "cluster.yaml").read_text())
+    text["types"]["big"]["usd_per_hour"] = 2.0
+    text["types"]["small"]["usd_per_hour"] = 1.0
+    (folder / "types.yaml").write_text(yaml.safe_dump(text))
+    (folder / "jobs.csv").write_text("job_id,submit_s,gpus,duration_s\na,0,1,100\n")
+    (folder / "gap.txt").write_text("2 2\n1 2\n2 1\n1 1\n1 1\n2 2\n")
+    (folder / "log.csv").write_text(
+        "arrival_s,size,node,recorded_s\n" + "".join(f"{i},{1 + i % 3},big,{2 + i % 3}\n" for i in range(50))
+    )
+    (folder / "gateway.yaml").write_text("nodes: [{name: a, url: 'http://127.0.0.1:9'}]\n")
+    (folder / "chain.py").write_text(CHAIN)
+    (folder / "in.jsonl").write_text("1\n")
+    (folder / "jobs.yaml").write_text(JOB)
