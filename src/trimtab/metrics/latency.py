@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.metrics.distribution import coefficient_of_variation, mean, percentiles, variance
 from trimtab.metrics.run_records import FloatArray, Records, RequestRecords
-from trimtab.metrics.statistics import batch_means_ci95
+from trimtab.metrics.statistics import batch_means_ci95, p99_ci95
 
 SLOWDOWN_FLOOR_S = 1.0  # the usual 10 s suits jobs of minutes to hours, not requests
 
@@ -20,13 +20,19 @@ def latency_metrics(requests: RequestRecords) -> dict[str, float]:
 
 
 def batch_ci95(records: Records) -> dict[str, float]:
-    """95 % half-widths of means over requests, from one run; quantiles and shares of nodes have none."""
+    """95 % half-widths of means over requests and of their p99, from one run; shares of nodes have none."""
     requests = records.requests
     order = np.argsort(requests.arrival_s, kind="stable")
     completion_s, started_s = requests.completion_s[order], (requests.start_s - requests.arrival_s)[order]
     slowdown = bounded_slowdown(completion_s, requests.best_work_s[order])
-    series = {"completion_mean_s": completion_s, "queueing_mean_s": started_s, "slowdown_mean": slowdown}
-    found = {name: batch_means_ci95(values[np.isfinite(values)]) for name, values in series.items()}
+    found: dict[str, float | None] = {}
+    for name, unit, values in (
+        ("completion", "_s", completion_s),
+        ("queueing", "_s", started_s),
+        ("slowdown", "", slowdown),
+    ):
+        defined = values[np.isfinite(values)]
+        found |= {f"{name}_mean{unit}": batch_means_ci95(defined), f"{name}_p99{unit}": p99_ci95(defined)}
     return {name: ci95 for name, ci95 in found.items() if ci95 is not None}
 
 

@@ -72,14 +72,14 @@ def legend(comparison: Comparison) -> str:
 def interval_text(comparison: Comparison) -> str:
     """The kind of confidence intervals of a comparison, in words."""
     if all(result.is_seedless for result in comparison.results):
-        return "One run, which no seed changes: ± is 95 % by batch means, where that makes sense"
+        return "One run, which no seed changes: ± is 95 % by batch means, for p99 by a block bootstrap"
     seeds = len(comparison.seeds)
     if seeds > 1:
-        some = "; by batch means of one run, of policies that no seed changes"
+        some = "; from one run, of policies that no seed changes"
         is_mixed = any(result.is_seedless for result in comparison.results)
         return f"Mean ± 95 % confidence over {seeds} seeds{some if is_mixed else ''}"
     if any(result.is_seedless for result in comparison.results):
-        return "One seed: ± is 95 % by batch means, of policies that no seed changes"
+        return "One seed: ± is 95 % from this run, of policies that no seed changes"
     return "One seed: no intervals"
 
 

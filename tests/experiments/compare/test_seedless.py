@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import trimtab as tt
-from trimtab.metrics.statistics import batch_means_ci95
+from trimtab.metrics.statistics import batch_means_ci95, p99_ci95
 from trimtab.report.comparison_columns import interval_text
 
 
@@ -45,7 +46,7 @@ def test_one_run_with_batch_means(trace: Path) -> None:
     assert metrics["completion_p99_s"].ci95 is None
     assert metrics["utilisation_var"].ci95 is None
     assert any(note.startswith("a recorded trace without randomness") for note in compared.notes())
-    assert "batch means" in interval_text(compared)
+    assert "for p99 by a block bootstrap" in interval_text(compared)
     assert [r["intervals"] for r in compared.to_dict()["results"]] == ["batch means"] * 2
 
 
@@ -56,7 +57,7 @@ def test_a_policy_that_draws_keeps_its_seeds(trace: Path) -> None:
     assert compared.results[1].metrics["completion_mean_s"].ci95
     one = tt.compare(scenario(trace), ["random", "round-robin"], seeds=1, sweep=(), jobs=1)
     assert [bool(r.metrics["completion_mean_s"].ci95) for r in one.results] == [False, True]
-    assert interval_text(one) == "One seed: ± is 95 % by batch means, of policies that no seed changes"
+    assert interval_text(one) == "One seed: ± is 95 % from this run, of policies that no seed changes"
 
 
 def test_drawn_errors_and_generated_work_keep_their_seeds(trace: Path) -> None:
@@ -78,3 +79,17 @@ def test_batch_means_cover_the_mean_of_dependent_values() -> None:
         covered += abs(series.mean()) <= half
     assert 0.88 <= covered / 200 <= 0.99
     assert batch_means_ci95(np.zeros(100)) is None
+
+
+def test_the_block_bootstrap_covers_the_p99_of_a_queue() -> None:
+    """Time in an M/M/1 queue of load 0.5 is exponential with rate 0.5."""
+    draw, true_s, covered = np.random.default_rng(1), math.log(100.0) / 0.5, 0
+    for _ in range(200):
+        service_s, gap_s = draw.exponential(1.0, 10_000), draw.exponential(2.0, 10_000)
+        steps = np.cumsum(np.concatenate([[0.0], service_s[:-1] - gap_s[1:]]))
+        completion_s = steps - np.minimum.accumulate(steps) + service_s  # Lindley, from an empty queue
+        half = p99_ci95(completion_s)
+        assert half is not None
+        covered += abs(np.quantile(completion_s, 0.99) - true_s) <= half
+    assert 0.88 <= covered / 200 <= 0.99
+    assert p99_ci95(np.zeros(4_999)) is None

@@ -91,7 +91,8 @@ def seedless_note(results: Sequence[PolicyResult]) -> str:
     own = "a recorded trace without randomness: no seed changes a run"
     named = ", ".join(sorted(r.policy for r in results if r.is_seedless))
     of = "" if all(r.is_seedless for r in results) else f" of {named}"
-    return f"{own}{of}; intervals are batch means of one run, of means over requests only"
+    how = "batch means for means over requests, a block bootstrap for their p99"
+    return f"{own}{of}; intervals are of one run: {how}"
 
 
 def _recording_notes(trace: TraceSpec | None) -> list[str]:
