@@ -103,7 +103,7 @@ def test_wrong_files_are_refused_with_file_and_field(
 
 
 def test_python_sources_that_name_no_one_chain_are_refused(tmp_path: Path, module: str) -> None:
-    with pytest.raises(ChainError, match=r"names no one chain \(got 'cry'\); expected .*shout"):
+    with pytest.raises(ChainError, match=r"has no chain of this name \(got 'cry'\); expected .*shout"):
         load_chain(f"{tmp_path / module}.py:cry")
     with pytest.raises(ChainError, match="no such file"):
         load_chain(str(tmp_path / "none.py"))

@@ -69,8 +69,8 @@ def waiting(concurrency: int, n_workers: int) -> str:
 
 def test_waiting_is_laid_on_limits_on_few_workers_or_on_what_fits_too_few() -> None:
     assert "concurrency=1 holds it back" in waiting(1, 1)
-    assert "1 workers were busy 100 % of the time: add workers" in waiting(0, 1)
-    assert "2 workers were busy 50 % of the time, and yet it waited" in waiting(0, 2)
+    assert "1 worker, busy 100 % of the time: add workers" in waiting(0, 1)
+    assert "2 workers, busy 50 % of the time, and yet it waited" in waiting(0, 2)
 
 
 def test_a_run_that_goes_on_has_attempts_that_run() -> None:

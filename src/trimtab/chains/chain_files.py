@@ -73,7 +73,8 @@ def load_chain(source: str) -> Chain:
     if len({id(value) for value in found.values()}) != 1:
         known = [key for key, value in vars(module).items() if isinstance(value, Chain)]
         expected = f"FILE.py:NAME with one of {', '.join(known)}" if known else "a function with @chain"
-        raise ChainError("names no one chain", file=source, value=name or None, expected=expected)
+        has = "several chains" if found else "no chain of this name" if name else "no chain"
+        raise ChainError(f"has {has}", file=source, value=name or None, expected=expected)
     return next(iter(found.values()))
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from trimtab.chains.run_timeline import RunTimeline, StageRun
 from trimtab.metrics.chain_metrics import waiting_path
 from trimtab.metrics.stage_summaries import bottleneck
+from trimtab.words import counted
 
 BUSY_FRAC = 0.8  # of the workers' time, from which on more of them are advised
 MIB = float(1 << 20)
@@ -72,7 +73,8 @@ def _advice(timeline: RunTimeline, k: int, reason: str) -> str:
         return _queue_advice(timeline, k)
     if reason == "retries":
         lost = sum(run.attempts - 1 for run in runs)
-        return f"{lost} attempts at {stage.name} came to nothing: see what `trimtab chain show` says of it."
+        came = f"{counted(lost, 'attempt')} at {stage.name} came to nothing"
+        return f"{came}: see what `trimtab chain show` says of it."
     if reason == "transfer":
         mib = sum(run.bytes for run in timeline.runs) / len(timeline.runs) / MIB
         return (
@@ -98,7 +100,7 @@ def _queue_advice(timeline: RunTimeline, k: int) -> str:
         limits += [f"rate_per_s={stage.rate_per_s:g}"] if stage.rate_per_s else []
         return f"Its own limit {' and '.join(limits)} holds it back: raise it."
     busy_frac, workers = timeline.busy_frac(), len(timeline.workers)
-    used = f"{workers} workers were busy {100 * busy_frac:.0f} % of the time"
+    used = f"{counted(workers, 'worker')}, busy {100 * busy_frac:.0f} % of the time"
     if busy_frac >= BUSY_FRAC:
         seconds: defaultdict[int, float] = defaultdict(float)
         for run in timeline.runs:

@@ -12,6 +12,7 @@ from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_progress import Instance, Output, Progress
 from trimtab.engine.live_runs import EnteredRun
 from trimtab.live.stage_backend import Attempt, Following, Outcome, Ref, StageError
+from trimtab.words import counted
 
 
 class State(Enum):
@@ -46,7 +47,7 @@ class Failure:
 
     def __str__(self) -> str:
         where = f"{self.stage}[{self.index}]" if self.stage else "run"
-        return f"{where} after {self.attempts} attempts: {self.error}"
+        return f"{where} after {counted(self.attempts, 'attempt')}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from trimtab.chains.run_state import Ended, ItemRun
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, Ref, StageError
 from trimtab.live.value_codec import encode
+from trimtab.words import counted
 
 Member = tuple[ItemRun, Instance]
 Sent = tuple[ItemRun, Instance, Attempt]
@@ -207,7 +208,7 @@ class StageBatches:
     def _take(self, node: int, sent: list[Sent], outcome: Outcome) -> None:
         count = len(outcome.outputs) - 1
         if outcome.error is None and count != len(sent):
-            text = f"a batch of {len(sent)} gave {count} outputs; expected one for each"
+            text = f"a batch of {len(sent)} gave {counted(count, 'output')}; expected one for each"
             self._host.refs.drop(outcome.outputs)
             outcome = Outcome(service_s=outcome.service_s, error=StageError(Cause.RAISED, "ValueError", text))
         if outcome.error is None:

@@ -12,6 +12,7 @@ from trimtab.cli.help_texts import examples
 from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
 from trimtab.cli.shared_options import Json, Quiet, ScenarioOptions, TraceRows, policy_option, read_ahead
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.experiments.scenario import Scenario
@@ -171,7 +172,7 @@ def _print_sizing(sizing: Sizing, before: Run) -> None:
 
     objective = sizing.objective
     wanted = f"{objective.metric} at most {objective.value:g}"
-    verdict = "met" if sizing.is_met else f"not met after {len(sizing.steps) - 1} nodes"
+    verdict = "met" if sizing.is_met else f"not met after {counted(len(sizing.steps) - 1, 'node')}"
     caption = f"{wanted}: {verdict}. As it is, {bottleneck_text(before.stage_summaries)}."
     table = Table(caption=caption, caption_justify="left")
     table.add_column("one node more of")

@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 from trimtab.cli.output import note, show
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.chains.declared_costs import ChainCosts
@@ -154,7 +155,8 @@ def _table(handle: RunHandle, results: Sequence[Result], slots: int) -> Any:
     makespan_s = handle.elapsed_s
     busy_s = sum(counts.busy_s for counts in handle.counts.values())
     caption = (
-        f"{len(results):,} inputs: mean {fmean(completions_s):.4g} s, median {median(completions_s):.4g} s, "
+        f"{counted(len(results), 'input')}: mean {fmean(completions_s):.4g} s, "
+        f"median {median(completions_s):.4g} s, "
         f"all over after {makespan_s:.4g} s; {slots} slots are busy for "
         f"{100 * busy_s / max(1e-9, slots * makespan_s):.0f} % of it"
     )

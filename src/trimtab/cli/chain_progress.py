@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trimtab.cli.output import note
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,8 +76,8 @@ def left_text(handle: RunHandle, elapsed_s: float) -> str:
     over = sum(handle.endings.values())
     total = handle.n_inputs
     if total is None:
-        return f"{over:,} inputs over"
+        return f"{counted(over, 'input')} over"
     if over == 0:
-        return f"0 of {total:,} inputs"
+        return f"0 of {counted(total, 'input')}"
     left_s = elapsed_s * (total - over) / over
-    return f"{over:,} of {total:,} inputs; {left_s:.0f} s left"
+    return f"{over:,} of {counted(total, 'input')}; {left_s:.0f} s left"

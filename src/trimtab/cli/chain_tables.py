@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from trimtab.cli.output import begun_and_took
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,7 @@ def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
         if not profiles.write(stage, path):
             note(f"no attempt at {stage} ended well: there is no profile")
             return
-    title = f"{stage}: {profiles.attempts[stage]:,} attempts"
+    title = f"{stage}: {counted(profiles.attempts[stage], 'attempt')}"
     table = Table(title=title, caption=f"all of it: python -m pstats {path}", title_justify="left")
     for heading in ("calls", "own (s)", "with calls (s)"):
         table.add_column(heading, justify="right")

@@ -12,7 +12,7 @@ import typer
 from trimtab.cli import completion
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.option_groups import grouped
-from trimtab.cli.output import note, note_written, print_json, stdout_console
+from trimtab.cli.output import note, note_folded, note_written, print_json, stdout_console
 from trimtab.cli.runs_progress import RunsReporter, runs_progress
 from trimtab.cli.shared_options import (
     OUTPUT_PANEL,
@@ -152,8 +152,7 @@ def compare(
         print_json({**comparison.to_dict(), **timed})
         return
     _print(comparison, sort or comparison.scenario.sort_by, metric, timings)
-    for text in comparison.notes():
-        note(f"note: {text}", quiet=quiet)
+    note_folded(comparison.notes(), out / "results.json", quiet=quiet)
     note_written(written, quiet=quiet)
 
 

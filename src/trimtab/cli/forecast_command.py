@@ -11,6 +11,7 @@ import typer
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
 from trimtab.cli.shared_options import Json, Quiet
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -137,7 +138,7 @@ def _as_json(made: Forecast, rows: list[Accuracy]) -> dict[str, Any]:
 def _print(file: Path, history: Any, made: Forecast, rows: list[Accuracy]) -> None:
     from trimtab.report.terminal_plots import plot_forecast
 
-    print(f"{file}: {len(history):,} values, {made.mean.shape[1]} steps ahead")
+    print(f"{file}: {counted(len(history), 'value')}, {counted(made.mean.shape[1], 'step')} ahead")
     show(_forecast_table(made))
     low, high = made.quantiles[0, :, 0], made.quantiles[0, :, -1]
     print(plot_forecast(history, made.mean[0], low, high))

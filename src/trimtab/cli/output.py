@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.report.results_folder import Written
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+MOST_NOTES = 2  # below a table; more are folded
 STEP_PERCENT = 25  # between two lines of progress where there is no terminal
 
 
@@ -67,6 +68,16 @@ def note(text: str, *, quiet: bool = False) -> None:
     """Print a note on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+def note_folded(notes: Sequence[str], file: Path, *, quiet: bool = False) -> None:
+    """A few notes in full; of more, what each is about in one line, and the file that has them all."""
+    if len(notes) <= MOST_NOTES:
+        for text in notes:
+            note(f"note: {text}", quiet=quiet)
+        return
+    heads = "; ".join(text.partition(":")[0] for text in notes)
+    note(f"{len(notes)} notes, in full in {file}: {heads}", quiet=quiet)
 
 
 class Reporter:

@@ -19,6 +19,7 @@ from trimtab.cli.shared_options import (
     with_rows,
 )
 from trimtab.cli.table_options import TableOptions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -136,7 +137,7 @@ def _percent(of: Completions) -> tuple[str, ...]:
 
 
 def _notes(done: Replay) -> list[str]:
-    notes = [f"{done.requests:,} requests that were served live"]
+    notes = [f"{counted(done.requests, 'request')} that were served live"]
     if done.rows_dropped:
         notes.append(f"{done.rows_dropped:,} requests are missing: the recorder could not write them")
     if done.is_hidden and len(done.policies) > 1:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trimtab.cli.output import BarReporter, note, terminal_bar
+from trimtab.words import counted, duration_text
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import RunsDone
@@ -90,9 +91,7 @@ def _print_lines(lines: RunsLines, over: threading.Event) -> None:
 
 def runs_text(runs: RunsDone) -> str:
     """How many runs are done, the time left, and what runs."""
-    from trimtab.experiments.compare.pace import duration_text
-
-    parts = [f"{runs.done:,} of {runs.total:,} runs"]
+    parts = [f"{runs.done:,} of {counted(runs.total, 'run')}"]
     if runs.kept:
         parts.append(f"{runs.kept:,} of them from before")
     if runs.left_s is not None and runs.done < runs.total:

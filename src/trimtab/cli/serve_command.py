@@ -12,6 +12,7 @@ import typer
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Quiet, policy_option
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.gateway.config import GatewayConfig, Overrides
@@ -173,13 +174,9 @@ def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
     _warn(config, quiet=quiet)
     found = "" if not config.discovery.is_on else ", and those that are found"
     print(
-        f"the configuration is fine: {_counted(len(config.nodes), 'node')}{found}, "
-        f"{_counted(len(config.keys), 'tenant')}, policy {config.policy.default}"
+        f"the configuration is fine: {counted(len(config.nodes), 'node')}{found}, "
+        f"{counted(len(config.keys), 'tenant')}, policy {config.policy.default}"
     )
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _warn(config: GatewayConfig, *, quiet: bool) -> None:

@@ -13,6 +13,7 @@ from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where, write_yaml
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, policies_option, read_ahead, with_rows
 from trimtab.cli.table_options import TableOptions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,7 +144,7 @@ def notes_of(done: FleetSizing) -> list[str]:
         left = f"{done.untested:,} cheaper fleets not simulated"
         notes.append(f"the time was over with {left}: none of them is ruled out")
     else:
-        which = f"{'cheaper ' if done.best else ''}fleet of at most {done.nodes_max} nodes"
+        which = f"{'cheaper ' if done.best else ''}fleet of at most {counted(done.nodes_max, 'node')}"
         notes.append(f"no {which} meets the objectives, if one more node never harms")
     if done.fail:
         notes.append(
@@ -174,7 +175,8 @@ def _table(done: FleetSizing) -> Table:
     table = Table(box=None, pad_edge=False, caption_justify="left")
     kept = sum(fleet.is_met for fleet in done.fleets)
     table.caption = (
-        f"{done.requests:,} requests in {done.span_s / 3600.0:.3g} h; {len(done.fleets):,} fleets simulated, "
+        f"{counted(done.requests, 'request')} in {done.span_s / 3600.0:.3g} h; "
+        f"{counted(len(done.fleets), 'fleet')} simulated, "
         f"{kept:,} meet {', '.join(map(str, done.objectives))}. "
         f"{'→ is the cheapest' if done.best else '~ misses least'}; around it what less and more money gives."
     )

@@ -12,6 +12,7 @@ import typer
 from trimtab.cli.help_texts import FLAG, examples
 from trimtab.cli.output import print_json, show, spinner
 from trimtab.cli.shared_options import Json, Quiet
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.solvers import AssignmentProblem, Solution
@@ -75,7 +76,9 @@ def gap(
     if not are_solvers_compiled():  # else the limit would end while they are
         with spinner("compiling the solvers, this once …", quiet=quiet or json):
             compile_solvers()
-    with spinner(f"solving {problem.tasks:,} tasks on {problem.nodes:,} nodes …", quiet=quiet or json):
+    with spinner(
+        f"solving {counted(problem.tasks, 'task')} on {counted(problem.nodes, 'node')} …", quiet=quiet or json
+    ):
         solution = solve(problem, time_limit_s=time_limit, method=method)
     if json:
         print_json(_as_json(solution))

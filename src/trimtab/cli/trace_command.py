@@ -15,6 +15,7 @@ from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
 from trimtab.cli.table_options import TableOptions
 from trimtab.cli.trace_import import import_trace
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.traces import Trace, TraceSummary
@@ -105,7 +106,7 @@ def _print_trace(trace: Trace, summary: TraceSummary) -> None:
     from trimtab.report.terminal_plots import plot_rate, plot_sizes
     from trimtab.report.terminal_tables import trace_table
 
-    print(f"{trace.file} ({trace.rows_in_file:,} rows)\n{trace.format_in_words()}")
+    print(f"{trace.file} ({counted(trace.rows_in_file, 'row')})\n{trace.format_in_words()}")
     for text in trace.notes():
         print(text)
     print(f"size, in work units: {trace.size_rule or 'missing, so runs need a column of it'}")
@@ -158,7 +159,7 @@ def convert(
         write_runs(trace.table, trace.stages, out)
     for text in (trace.format_in_words(), *trace.notes()):
         note(text, quiet=quiet)
-    note(f"{trace.table.height:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
+    note(f"{counted(trace.table.height, 'request')}\n{where(out, out.stat().st_size)}", quiet=quiet)
 
 
 @app.command(
@@ -231,7 +232,7 @@ def make(
         },
     )
     write_trace(make_trace(arrival, size, requests, seed), out)
-    note(f"{requests:,} requests\n{where(out, out.stat().st_size)}", quiet=quiet)
+    note(f"{counted(requests, 'request')}\n{where(out, out.stat().st_size)}", quiet=quiet)
 
 
 def _numbers(text: str | None, option: str) -> list[float] | None:

@@ -12,6 +12,7 @@ import typer
 from trimtab.cli.output import note, print_json, progress_bar, show, where, write_yaml
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -154,7 +155,8 @@ def _say(trace: Trace, out: Path, mapping_file: Path, *, quiet: bool) -> None:
     else:
         note(f"size, in work units: {trace.size_rule}", quiet=quiet)
     print(
-        f"{trace.table.height:,} of {trace.rows_in_file:,} rows as requests ({trace.format})", file=sys.stderr
+        f"{trace.table.height:,} of {counted(trace.rows_in_file, 'row')} as requests ({trace.format})",
+        file=sys.stderr,
     )
     for path in (out, mapping_file):
         note(where(path, path.stat().st_size), quiet=quiet)

@@ -27,6 +27,7 @@ from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.metrics.statistics import student_t95
 from trimtab.traces import Trace
 from trimtab.validation.names import nearest
+from trimtab.words import counted
 
 FloatArray = NDArray[np.float64]
 
@@ -80,7 +81,8 @@ class FittedCluster:
 
     def __repr__(self) -> str:
         """The fitted parameters."""
-        return f"<FittedCluster: {len(self.fits)} fits of {sum(fit.rows for fit in self.fits):,} rows>"
+        rows = counted(sum(fit.rows for fit in self.fits), "row")
+        return f"<FittedCluster: {counted(len(self.fits), 'fit')} of {rows}>"
 
     def table(self) -> pl.DataFrame:
         """One row for each class and node type, with the figures of its fit."""
@@ -116,7 +118,7 @@ def fit_service(
             continue
         fits.append(_fit(str(name), str(kind), group.sort("arrival_s")))
     if not fits:
-        expected = f"at least {LEAST_ROWS} rows of a class on a node type, of different sizes"
+        expected = f"at least {counted(LEAST_ROWS, 'row')} of a class on a node type, of different sizes"
         raise TraceError("too few rows for a fit", file=trace.file, value=rows.height, expected=expected)
     return FittedCluster(_with_fits(part, fits), tuple(fits), too_few)
 

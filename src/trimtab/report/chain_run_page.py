@@ -14,6 +14,7 @@ from trimtab.report.curve_cards import GANTT, wide
 from trimtab.report.fragments import FigureCard, grouped_rows, notes, section, stat
 from trimtab.report.page import Page, html_of
 from trimtab.version import versions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,12 +98,12 @@ def _stats(timeline: RunTimeline) -> str:
     running = len(timeline.open_attempts) - failed
     cards = [
         stat("Time", f"{timeline.end_s:,.4g}", "s", "", "from its begin to its end, or until now"),
-        stat("Results of stages", f"{len(timeline.runs):,}", "", "", f"{running:,} attempts run"),
+        stat("Results of stages", f"{len(timeline.runs):,}", "", "", f"{counted(running, 'attempt')} run"),
         stat("Attempts without a result", f"{failed:,}", "", "", "failed, lost or cancelled"),
     ]
     if timeline.runs:
         busy = f"{100 * timeline.busy_frac():.3g}"
-        cards.append(stat("Workers busy", busy, "%", "", f"{len(timeline.workers)} workers"))
+        cards.append(stat("Workers busy", busy, "%", "", f"{counted(len(timeline.workers), 'worker')}"))
     return f'<div class="grid stats">{"".join(cards)}</div>'
 
 

@@ -16,9 +16,9 @@ from trimtab.report.curve_cards import CDF, HEAT, curve_figures, time_cards, wid
 from trimtab.report.fragments import (
     FigureCard,
     comparison_table,
+    folded_notes,
     glossary,
     grid,
-    notes,
     policy_legend,
     section,
     sentences,
@@ -44,10 +44,10 @@ def _comparison_page(comparison: Comparison, made_at: datetime) -> Page:
     curves = _curves(comparison)
     body = "".join(
         (
-            notes(comparison.notes()),
             section("answer", "In words", "", sentences(verdict(comparison))),
             stats_of(comparison),
             _table_section(comparison),
+            folded_notes(comparison.notes()),
             _figures_section(comparison, curves),
             _load_section(comparison),
             _balance_section(comparison),

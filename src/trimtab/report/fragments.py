@@ -21,6 +21,7 @@ from trimtab.report.metric_groups import metric_groups
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import Verdict, against_best
 from trimtab.report.palette import Ink, inks
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
@@ -58,6 +59,13 @@ def notes(lines: Iterable[str]) -> str:
     """The notes in a box; empty without notes."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<aside class="card notes"><strong>Note</strong><ul>{items}</ul></aside>' if items else ""
+
+
+def folded_notes(lines: Sequence[str]) -> str:
+    """The notes in a box that opens, for pages whose answer comes first; empty without notes."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    summary = f"<summary>{counted(len(lines), 'note')}</summary>"
+    return f'<details class="card notes">{summary}<ul>{items}</ul></details>' if items else ""
 
 
 def sentences(lines: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from trimtab.report import data_figures
 from trimtab.report.fragments import FigureCard, grid, grouped_rows, notes, section
 from trimtab.report.page import Page, html_of
 from trimtab.report.whole_files import write_text
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.experiments.serving.sizing import Fleet, FleetSizing
@@ -28,7 +29,7 @@ def write_sizing_report(done: FleetSizing, path: Path, title: str, told: Sequenc
         "The cheapest fleet that meets the objectives" if done.best else "The nearest fleet": _rows(chosen),
         "Less and more money": [(f.in_words(), f"{f.usd_per_hour:.4g}", "USD/h") for f in done.frontier()],
     }
-    lead = f"{len(done.fleets):,} fleets simulated on the same {done.requests:,} requests."
+    lead = f"{counted(len(done.fleets), 'fleet')} simulated on the same {counted(done.requests, 'request')}."
     body = notes(told) + section("fleet", "Fleet", "", grouped_rows(rows, {}))
     body += section("curves", "Cost against objectives", "", grid(cards, "30rem"))
     return write_text(path, html_of(Page(title, lead, {}, body, figures)))

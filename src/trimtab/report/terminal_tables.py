@@ -26,6 +26,7 @@ from trimtab.report.metric_groups import headline_metrics
 from trimtab.report.number_formats import load_text
 from trimtab.report.paired import Verdict
 from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
@@ -163,7 +164,9 @@ def _add_section(table: Table, title: str, rows: Iterable[tuple[str, ...]]) -> N
 
 def timing_table(timings: Sequence[PolicyTiming]) -> Table:
     """Time of each policy's decisions and plans, in the given order."""
-    caption = f"{timings[0].n_nodes} nodes; decisions: processor time, compiled; plans: by the clock."
+    caption = (
+        f"{counted(timings[0].n_nodes, 'node')}; decisions: processor time, compiled; plans: by the clock."
+    )
     table = _table("policy", caption=caption)
     for heading in ("decision\n(µs)", "plans", "plan, mean\n(ms)", "plan, longest\n(ms)"):
         table.add_column(heading, justify="right", no_wrap=True)

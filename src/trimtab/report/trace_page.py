@@ -13,6 +13,7 @@ from trimtab.report.fragments import FigureCard, grid, grouped_rows, section
 from trimtab.report.page import Page, html_of
 from trimtab.report.summary_rows import trace_groups
 from trimtab.report.whole_files import write_text
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -52,4 +53,4 @@ def _trace_page(
         cards.append(FigureCard("size", "Sizes", "How many requests have which size, on a log axis."))
     body = section("figures", "Figures", "", grid(cards, "30rem")) if cards else ""
     body += section("summary", "Summary", "", grouped_rows(trace_groups(summary), {}))
-    return Page(title, f"{summary.rows:,} requests.", {}, body, drawn)
+    return Page(title, f"{counted(summary.rows, 'request')}.", {}, body, drawn)

@@ -39,6 +39,7 @@ from trimtab.traces.source import Progress, TraceSource, look_at, look_at_frame
 from trimtab.traces.table_reader import TableReader
 from trimtab.traces.wfformat import NAME as WFFORMAT
 from trimtab.validation.names import nearest
+from trimtab.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Trace:
     def __repr__(self) -> str:
         """Where it came from, and how much it holds."""
         span_s = float(self.table["arrival_s"][-1]) - float(self.table["arrival_s"][0])
-        what = f"{self.file} ({self.format}), {self.table.height:,} requests in {span_s:.6g} s"
+        what = f"{self.file} ({self.format}), {counted(self.table.height, 'request')} in {span_s:.6g} s"
         return f"<Trace: {what}: {', '.join(self.table.columns)}>"
 
     def format_in_words(self) -> str:
@@ -83,7 +84,7 @@ class Trace:
 
     def notes(self) -> list[str]:
         """Notes about rows and values that were left out or filled, and doubts."""
-        left_out = [f"left out {rows:,} rows: {reason}" for reason, rows in self.dropped.items()]
+        left_out = [f"left out {counted(rows, 'row')}: {reason}" for reason, rows in self.dropped.items()]
         doubts = [f"in doubt: {doubt}" for doubt in self.doubts]
         return left_out + [repair.in_words() for repair in self.repairs] + doubts
 

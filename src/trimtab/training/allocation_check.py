@@ -10,6 +10,7 @@ from trimtab.domain.allocator import Allocation, Allocator
 from trimtab.domain.training_jobs import Flags, GpuCluster, Held, Ints, Records
 from trimtab.errors import PolicyError
 from trimtab.training.shared_gpus import is_second, partners_of
+from trimtab.words import counted
 
 
 class AllocationCheck:
@@ -94,11 +95,11 @@ class AllocationCheck:
 
     def _within(self, used: Ints, capacity: Ints, names: tuple[str, ...], now_s: float) -> None:
         for j in np.flatnonzero(used > capacity)[:1]:
-            self._stop(now_s, f"gave {used[j]} GPUs of {names[j]}, which has {capacity[j]}")
+            self._stop(now_s, f"gave {counted(used[j], 'GPU')} of {names[j]}, which has {capacity[j]}")
 
     def _forbid(self, jobs: Records, broken: Flags, what: str, counts: Ints, now_s: float) -> None:
         for row in np.flatnonzero(broken)[:1]:
-            self._stop(now_s, f"{what} {self._name(jobs, broken)}: it gave {counts[row]} GPUs")
+            self._stop(now_s, f"{what} {self._name(jobs, broken)}: it gave {counted(counts[row], 'GPU')}")
 
     def _name(self, jobs: Records, rows: Flags) -> str:
         row = int(np.flatnonzero(rows)[0])

@@ -25,6 +25,7 @@ from trimtab.training.job_models import JobModel
 from trimtab.training.job_states import JobStates
 from trimtab.training.shared_gpus import is_second, partners_of
 from trimtab.training.training_loop import runs_on
+from trimtab.words import counted
 
 FORMAT_VERSION: Final = 1
 _STATE = ("attained_gpu_s", "run_s", "restarts")
@@ -232,7 +233,7 @@ def _reason(
         return allocation.reasons[row]
     asked = int(jobs["gpus_requested"][row])
     if change == "wait" and asked > cluster.n_gpus:
-        return f"asks for {asked} GPUs; the cluster has {cluster.n_gpus}"
+        return f"asks for {counted(asked, 'GPU')}; the cluster has {cluster.n_gpus}"
     if change in {"wait", "stop"}:
         return "other jobs go first"
-    return f"{count} GPUs, {asked} asked for"
+    return f"{counted(count, 'GPU')}, {asked} asked for"

@@ -56,11 +56,6 @@ def nearest(name: object, names: Collection[str]) -> str:
     return f"one of {listed(list(names)[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number of things for a message, such as "1 node" and "3 nodes"."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def listed(names: Collection[str]) -> str:
     """Names for a message, quoted."""
     return ", ".join(repr(name) for name in names)

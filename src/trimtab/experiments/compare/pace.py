@@ -11,7 +11,7 @@ from typing import Final
 from trimtab.errors import TrimtabError
 from trimtab.experiments.compare.kind import AnyKind, PolicySpec, Settings
 from trimtab.experiments.compare.tasks import Task, TaskResult
-from trimtab.validation.names import counted
+from trimtab.words import counted, duration_text
 
 LONG_S: Final = 30.0
 SHORT_COST_FRAC: Final = 0.01  # of the comparison's own work, in short runs
@@ -123,13 +123,6 @@ def _grown(at_half: float, at_whole: float, half: int, whole: int, n_items: int)
     """A cost of `n_items`, on a line through two measured points, which leaves out fixed costs."""
     of_one = max(at_whole - at_half, 0.0) / max(whole - half, 1)
     return at_whole + of_one * (n_items - whole)
-
-
-def duration_text(seconds: float) -> str:
-    """A duration for people, such as "40 s", "12 min" and "2.5 h"."""
-    if seconds < 90.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def left_s(

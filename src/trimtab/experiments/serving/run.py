@@ -38,6 +38,7 @@ from trimtab.metrics.run_paths import RunPath, chosen_paths
 from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, stage_summaries
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,7 +64,7 @@ class Run:
         means = ("completion_mean_s", "completion_p99_s", "finished_frac")
         figures = ", ".join(f"{name}={self.metrics[name]:.4g}" for name in means)
         what = f"{self.policy} on {self.scenario.name}, seed {self.seed}"
-        return f"<Run: {what}, {len(self.inputs.requests):,} requests: {figures}>"
+        return f"<Run: {what}, {counted(len(self.inputs.requests), 'request')}: {figures}>"
 
     @cached_property
     def requests(self) -> pl.DataFrame:
