@@ -295,12 +295,12 @@ def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     usage = " ".join([name, *(_argument(p) for p in arguments), *(["COMMAND"] if children else [])])
     yield f"## {name}\n\n{_plain(command.help or '')}\n\n```text\n{usage} [OPTIONS]\n```\n"
-    rows = [(f"`{_argument(p)}`", _plain(p.help or "")) for p in arguments]
+    rows = [(f"`{_argument(p)}`", *_default_and_meaning(p)) for p in arguments]
     context = typer.Context(command)
     options = [p for p in command.params if p not in arguments and not p.hidden]
-    rows += [(f"`{_option(p, context)}`", _meaning(p)) for p in options]
+    rows += [(f"`{_option(p, context)}`", *_default_and_meaning(p)) for p in options]
     if rows:
-        yield table(("parameter", "meaning"), rows)
+        yield table(("parameter", "default", "meaning"), rows)
     if command.epilog:
         yield _epilog(_plain(command.epilog))
     for child, inner in children.items():
@@ -324,10 +324,20 @@ def _option(parameter: Any, context: Any) -> str:
     return text if is_choice else re.sub(r"<(?!bool)[^>]+>", "VALUE", text).replace(" <bool>", "")
 
 
-def _meaning(parameter: Any) -> str:
+def _default_and_meaning(parameter: Any) -> tuple[str, str]:
+    """What a parameter is if it is not given, by its help where that says it, and its meaning."""
+    meaning, _, told = _plain(parameter.help or "").partition("Default: ")
+    return (told or _default_of(parameter)).strip().removesuffix("."), meaning.strip()
+
+
+def _default_of(parameter: Any) -> str:
     default = parameter.default
-    shown = isinstance(default, str | int | float) and not isinstance(default, bool)
-    return _plain(parameter.help or "") + (f" Default: `{default}`." if shown else "")
+    if parameter.required:
+        return "required"
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    is_shown = isinstance(default, str | int | float | Path) and str(default) != ""
+    return f"`{getattr(default, 'value', default)}`" if is_shown else "–"
 
 
 def _epilog(text: str) -> str:

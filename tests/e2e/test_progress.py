@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from conftest import DATA
 from support.e2e_files import CLUSTER, write_cluster
-from trimtab.cli.output import LineReporter
+from trimtab.cli.output import LineReporter, note_folded
+from trimtab.cli.runs_progress import RunsLines
+from trimtab.experiments.compare import RunsDone
 
 
 def test_lines_come_with_every_quarter_but_not_for_what_is_done_at_once(capsys):
@@ -25,6 +28,26 @@ def test_steps_that_skip_quarters_report_once(capsys):
     for done in (60, 70, 90):
         report(done, 100)
     assert capsys.readouterr().err.splitlines() == ["reading: 60 %", "reading: 90 %"]
+
+
+def test_a_comparison_without_a_terminal_tells_what_runs_and_the_time_left(capsys):
+    lines = RunsLines()
+    lines.print()
+    assert capsys.readouterr().err == ""
+    lines(RunsDone(done=3, total=8, kept=2, running=("random, seed 1", "fifo, seed 1"), left_s=130.0))
+    lines.print()
+    said = "3 of 8 runs, 2 of them from before, about 2 min left; now random, seed 1 and 1 more\n"
+    assert capsys.readouterr().err.partition(": ")[2] == said
+
+
+def test_more_than_two_notes_are_folded(capsys, tmp_path):
+    note_folded(["a: b", "c"], tmp_path)
+    note_folded(["no zones, for x: All are near.", "c", "d: e"], Path("out/results.json"))
+    assert capsys.readouterr().err.splitlines() == [
+        "note: a: b",
+        "note: c",
+        "3 notes, in full in out/results.json: no zones, for x; c; d",
+    ]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
@@ -166,3 +167,10 @@ def write_files(folder: Path) -> None:
     (folder / "chain.py").write_text(CHAIN)
     (folder / "in.jsonl").write_text("1\n")
     (folder / "jobs.yaml").write_text(JOB)
+
+
+def test_the_page_on_installing_names_every_extra() -> None:
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (root / "docs" / "start" / "install.md").read_text()
+    assert not {extra for extra in extras if f"`{extra}`" not in page}

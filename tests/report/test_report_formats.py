@@ -6,9 +6,15 @@ import pytest
 
 from trimtab.metrics import METRICS, Estimate
 from trimtab.report.metric_groups import OTHER, headline_metrics, metric_groups
-from trimtab.report.number_formats import style_of, time_unit, title_of
+from trimtab.report.number_formats import percent_text, style_of, time_unit, title_of
 
 NAN = math.nan
+
+
+def test_percents_have_at_least_hundredths() -> None:
+    fracs = (6.8e-9, 0.0, 0.125, 4.9e-5, 5.1e-5)
+    assert [percent_text(frac) for frac in fracs] == ["0.00 %", "0 %", "12.5 %", "0.00 %", "0.0051 %"]
+    assert style_of([Estimate(6.8e-9, 1e-9), Estimate(0.5, 0.01)], "frac").number(6.8e-9) == "0.00"
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,27 @@ def _told(error: TrimtabError, ctx: Any) -> typer.Exit:
     return typer.Exit(error.exit_code)
 
 
+def _hide_placeholder(command: Any) -> None:
+    """Let the option --help of a command and of all below take no value, like other flags."""
+    option_of = command.get_help_option
+
+    def get_help_option(ctx: Any) -> Any:
+        option = option_of(ctx)
+        if option is not None:
+            option.metavar = FLAG
+        return option
+
+    command.get_help_option = get_help_option
+    for inner in getattr(command, "commands", {}).values():
+        _hide_placeholder(inner)
+
+
 class Commands(TyperGroup):
     """The commands; errors of trimtab and Ctrl-C become a message and an exit code."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _hide_placeholder(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""

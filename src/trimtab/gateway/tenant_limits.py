@@ -9,7 +9,6 @@ from typing import NamedTuple
 from trimtab.gateway.config import TenantLimits
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.model import Attempt, Cause, Refusal, Usage
-from trimtab.words import counted
 
 BUSY_RETRY_S = 1.0  # Retry-After at the concurrency limit: the next end is unknown
 
@@ -201,7 +200,7 @@ class Limits:
         The caller calls `release` once at the end of an admitted request.
         """
         if self.concurrency is not None and self.in_flight >= self.concurrency:
-            limit = f"{counted(self._given.concurrency, 'request')} at a time"
+            limit = f"{self._given.concurrency} requests at a time"
             return _refusal("concurrency_limit", limit, BUSY_RETRY_S)
         requests, budget = self._requests, self._tokens
         if requests is not None and (wait_s := requests.ask(now_s, 1.0)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from trimtab.report.number_formats import rounded, time_unit, title_of
+from trimtab.report.number_formats import percent_text, rounded, time_unit, title_of
 from trimtab.report.paired import Verdict, against_best
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def verdict(comparison: Comparison) -> list[str]:
     if behind:
         said.append(_behind_text(best, behind, metric.name, metric.unit))
     if math.isfinite(best.distance_frac.mean):
-        more = 100.0 * (1.0 - 1.0 / (1.0 + best.distance_frac.mean))
+        more_frac = 1.0 - 1.0 / (1.0 + best.distance_frac.mean)
         said.append(
-            f"No policy can be more than {rounded(more, 2)} % better than it on this work: it is "
-            f"{rounded(100 * best.distance_frac.mean, 2)} % above the lower bound."
+            f"No policy can be more than {percent_text(more_frac, 2)} better than it on this work: it is "
+            f"{percent_text(best.distance_frac.mean, 2)} above the lower bound."
         )
     return said
 
@@ -69,7 +69,7 @@ def _behind_text(best: PolicyResult, behind: list[PolicyResult], name: str, unit
         if not math.isfinite(factor):
             return f"{result.policy} has {rounded(mean)} {unit}"
         if factor < 2:
-            return f"{result.policy} has {rounded(100 * (factor - 1), 2, signed=True)} %"
+            return f"{result.policy} has {percent_text(factor - 1, 2, signed=True)}"
         return f"{result.policy} has {rounded(factor, 2)} times as much"
 
     is_one_run = len(best.runs) < 2 or (best.is_seedless and next_one.is_seedless)
@@ -92,21 +92,19 @@ def _limits(figures: AdviceFigures) -> list[str]:
     metrics, load = figures.run.metrics, figures.run.inputs.offered_load
     waited_s, took_s = metrics["queueing_mean_s"], metrics["completion_mean_s"]
     share = waited_s / took_s if took_s > 0 else math.nan
-    offered = f"The fleet is offered {rounded(100 * load)} % of what it can sustain."
+    offered = f"The fleet is offered {percent_text(load)} of what it can sustain."
     said = [offered if math.isfinite(load) else "All requests arrive at once, so there is no load."]
-    waits = (
-        f"Requests wait {rounded(waited_s, 2)} s on average, {rounded(100 * share, 2)} % of their completion"
-    )
+    waits = f"Requests wait {rounded(waited_s, 2)} s on average, {percent_text(share, 2)} of their completion"
     if not share > _WAITS:
         return [*said, f"{waits}: slots do not limit it, service times do."]
     said.append(f"{waits}: slots limit it.")
     if len(figures.classes) > 1:
         most = max(figures.classes, key=lambda c: c.work_frac)
         longest = max(figures.classes, key=lambda c: c.queueing_mean_s)
-        said.append(f"Class {most.name} is {rounded(100 * most.work_frac, 2)} % of the work.")
+        said.append(f"Class {most.name} is {percent_text(most.work_frac, 2)} of the work.")
         said.append(f"Class {longest.name} waits longest, {rounded(longest.queueing_mean_s)} s.")
     if len(figures.busy_frac) > 1:
-        busy = ", ".join(f"{name} {rounded(100 * frac, 2)} %" for name, frac in figures.busy_frac.items())
+        busy = ", ".join(f"{name} {percent_text(frac, 2)}" for name, frac in figures.busy_frac.items())
         said.append(f"Slots are busy: {busy}.")
     return said + _peak(figures)
 
@@ -121,7 +119,7 @@ def _peak(figures: AdviceFigures) -> list[str]:
         return []
     unit, unit_s = time_unit(figures.windows[-1].end_s - figures.windows[0].start_s)
     when = f"from {rounded(hot.start_s / unit_s)} to {rounded(hot.end_s / unit_s)} {unit}"
-    loads = f"load {rounded(100 * hot.load)} % against {rounded(100 * mean)} % on average"
+    loads = f"load {percent_text(hot.load)} against {percent_text(mean)} on average"
     return [
         f"It is busiest {when}: {loads}; requests that arrive then wait {rounded(hot.queueing_mean_s)} s."
     ]
@@ -148,7 +146,7 @@ def _more_text(more: OneMore, base: float) -> str:
     if not _is_certain(more):
         return f"{what}: no change of mean completion beyond the noise of {rounded(ci95 or 0.0, 2)} s."
     half = "" if not ci95 else f" ± {rounded(ci95, 2)}"
-    percent = f" ({rounded(100 * more.change_s.mean / base, 2, signed=True)} %)" if base > 0 else ""
+    percent = f" ({percent_text(more.change_s.mean / base, 2, signed=True)})" if base > 0 else ""
     one = ", on this one run" if ci95 is None else ""
     change = rounded(more.change_s.mean, 2, signed=True)
     return f"{what}: mean completion changes by {change}{half} s{percent}{one}."
@@ -159,7 +157,7 @@ def _doubts(figures: AdviceFigures) -> list[str]:
     load = figures.run.inputs.offered_load
     if math.isfinite(load) and load > 1.0:
         waits = "waits are as long as the trace, and say little"
-        said.append(f"At {rounded(100 * load)} % the queue grows until the trace ends: {waits}.")
+        said.append(f"At {percent_text(load)} the queue grows until the trace ends: {waits}.")
     if not figures.has_own_times:
         said.append(
             "Service times are trimtab's defaults for this format, not yours: `trimtab fit` finds yours."

@@ -12,6 +12,7 @@ from trimtab.metrics import Estimate, Metric
 
 DIGITS: Final = 4  # significant digits where no confidence interval says how many
 MOST_DECIMALS: Final = 9
+LEAST_FRAC: Final = 5e-5  # smaller ones are 0.00 %
 
 _UNIT_SUFFIXES: Final = {
     "s": ("_s",),
@@ -49,6 +50,8 @@ class NumberStyle:
 
     def number(self, value: float) -> str:
         """One value; a dash where it is undefined."""
+        if self.unit == "%" and 0.0 < abs(value * self.factor) < 100.0 * LEAST_FRAC:
+            return "0.00"
         return f"{value * self.factor:,.{self.decimals}f}" if math.isfinite(value) else "–"
 
     def estimate(self, value: Estimate) -> str:
@@ -122,6 +125,13 @@ def rounded(value: float, digits: int = 3, *, signed: bool = False) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def percent_text(frac: float, digits: int = 3, *, signed: bool = False) -> str:
+    """A fraction as percent in a sentence, such as "12.5 %"; hundredths of a percent are the least."""
+    if 0.0 < abs(frac) < LEAST_FRAC:
+        return "0.00 %"
+    return f"{rounded(100 * frac, digits, signed=signed)} %"
+
+
 def title_of(metric: Metric) -> str:
     """Name of a metric in words, without its unit: `completion_p99_s` is "completion p99"."""
     if metric.name in _WORDS:
@@ -149,4 +159,4 @@ def time_unit(span_s: float) -> tuple[str, float]:
 
 def load_text(offered_load: float) -> str:
     """An offered load, for a table."""
-    return f"{rounded(100 * offered_load)} %" if math.isfinite(offered_load) else "all at once"
+    return percent_text(offered_load) if math.isfinite(offered_load) else "all at once"
