@@ -32,8 +32,8 @@ from trimtab.cli import (
     warmup_command,
 )
 from trimtab.cli.completion_options import INSTALL, SHOW, install_for, show, with_shells
-from trimtab.cli.extras import missing_extra
 from trimtab.cli.help_texts import EXIT_CODES, FLAG, INTERRUPTED, examples
+from trimtab.cli.missing_extras import missing_extra
 from trimtab.errors import MissingExtra, TrimtabError
 from trimtab.version import __version__
 

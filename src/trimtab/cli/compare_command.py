@@ -29,7 +29,7 @@ from trimtab.cli.shared_options import (
 from trimtab.cli.table_options import TableOptions
 
 if TYPE_CHECKING:
-    from trimtab.experiments.compare import Comparison, Interrupted, Plan
+    from trimtab.experiments.compare import Comparison, Interrupted, PlannedRuns
     from trimtab.experiments.compare.kind import PolicyTiming
     from trimtab.experiments.kinds import AnyScenarioKind
     from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
@@ -187,7 +187,7 @@ def _compare(
         )
 
 
-def _tell_plan(plan: Plan, progress: RunsReporter, of_trace: Sequence[str]) -> None:
+def _tell_plan(plan: PlannedRuns, progress: RunsReporter, of_trace: Sequence[str]) -> None:
     """A line of what takes long, and one of what is left out because of it."""
     if plan.is_long:
         counts = {"--no-sweep": plan.loads, "--seeds": plan.seeds, "--policy": plan.policies}

@@ -82,7 +82,7 @@ def p99_ci95(values: FloatArray) -> float | None:
     draw = np.random.default_rng(0)  # the same blocks for all policies
     times = draw.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), RESAMPLES)  # [resamples, blocks]
     above = np.cumsum(times[:, block[highest]], axis=1)  # [resamples, highest]
-    wanted = 0.01 * times @ np.bincount(block)
+    wanted = 0.01 * (times * np.bincount(block)).sum(axis=1)
     found = values[highest[np.argmax(above >= wanted[:, None], axis=1)]]
     return student_t95(BLOCKS - 1) * float(found.std(ddof=1))
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from support.job_shop import JobShop, Shop
 from trimtab.errors import UsageError
-from trimtab.experiments.compare import Comparison, Interrupted, Plan, RunsDone, run_comparison
+from trimtab.experiments.compare import Comparison, Interrupted, PlannedRuns, RunsDone, run_comparison
 from trimtab.metrics import mean_ci95, paired_difference_ci95
 from trimtab.report.comparison_columns import Cell, distance_column, metric_column
 from trimtab.report.comparison_page import comparison_page
@@ -89,7 +89,7 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_before_it_begins_a_comparison_tells_what_it_will_run() -> None:
-    told: list[Plan] = []
+    told: list[PlannedRuns] = []
     run_comparison(KIND, Shop(jobs=2000), jobs=1, planned=told.append)
     (plan,) = told
     assert str(plan).startswith("2 policies × 4 seeds × 1 load of 2,000 jobs: about ")
@@ -104,7 +104,7 @@ def test_a_large_comparison_sweeps_only_when_it_is_asked_to(monkeypatch: pytest.
     monkeypatch.setattr(
         JobShop, "sweep_loads", lambda self, settings, wanted: (0.5,) if wanted is None else wanted
     )
-    told: list[Plan] = []
+    told: list[PlannedRuns] = []
     for jobs, sweep in ((1000, None), (1001, None), (1001, (0.7,))):
         run_comparison(KIND, Shop(jobs=jobs, seeds=(0,)), jobs=1, sweep=sweep, planned=told.append)
     assert [(plan.loads, plan.left_out) for plan in told] == [(2, ()), (1, (0.5,)), (2, ())]

@@ -20,7 +20,7 @@ LEAST_ITEMS: Final = 10  # of a short run; fewer tell nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedRuns:
     """What a comparison will run."""
 
     policies: int

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trimtab.errors import UsageError
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import AnyKind, Inputs, Kind, Notice, PolicySpec, Settings
-from trimtab.experiments.compare.pace import Expected, Plan, expected_of
+from trimtab.experiments.compare.pace import Expected, PlannedRuns, expected_of
 from trimtab.experiments.compare.task_pool import HERE, Progress, TaskRuns, check_place
 from trimtab.experiments.compare.tasks import RunResult, Task, TaskResult, plan_tasks
 from trimtab.experiments.compare.workfolder import Workfolder
@@ -54,7 +54,7 @@ def run_comparison(
     mode: str = "auto",
     progress: Progress | None = None,
     notice: Notice | None = None,
-    planned: Callable[[Plan], None] | None = None,
+    planned: Callable[[PlannedRuns], None] | None = None,
 ) -> Comparison:
     """Run policies on common random numbers and summarise them over the seeds.
 
@@ -167,8 +167,8 @@ def _tasks(work: _Work) -> Sequence[Task]:
     return plan_tasks(work.kind, work.settings, keys, swept, work.seeds, work.loads)
 
 
-def _plan(work: _Work, runs: TaskRuns, expected: Expected | None, at_once: int) -> Plan:
-    return Plan(
+def _plan(work: _Work, runs: TaskRuns, expected: Expected | None, at_once: int) -> PlannedRuns:
+    return PlannedRuns(
         policies=len(work.specs),
         seeds=len(work.seeds),
         loads=1 + len(work.loads),
