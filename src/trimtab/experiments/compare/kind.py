@@ -79,7 +79,7 @@ class LowerBound(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTiming:
-    """Computing time of one policy on one scenario. PlannedRuns times are nan if it made no plan."""
+    """Computing time of one policy on one scenario. Plan times are nan if it made no plan."""
 
     policy: str
     n_nodes: int
