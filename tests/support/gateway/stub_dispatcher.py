@@ -32,6 +32,15 @@ class RoundRobin:
         else:
             self._start(exchange)
 
+    def replace(self, waiting: Exchange, by: Exchange) -> None:
+        self.held[self.held.index(waiting)] = by
+
+    def let_go(self) -> None:
+        """Start what is held."""
+        held, self.held = self.held, []
+        for exchange in held:
+            self._start(exchange)
+
     def decide(self) -> None:
         """All is decided about already."""
 
@@ -65,6 +74,8 @@ class RoundRobin:
 
     def abort(self, exchange: Exchange) -> None:
         self.log.append(("abort", exchange.path))
+        if exchange in self.held:
+            self.held.remove(exchange)
 
     def hedge(self, exchange: Exchange) -> Node | None:
         return self.hedges.pop() if self.hedges else None

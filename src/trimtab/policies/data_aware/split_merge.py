@@ -46,8 +46,9 @@ class SplitMerge(Policy):
         1 to their maximum: service of the longest part + join + expected wait at the load of all parts. The
         plan takes the cheapest number for all classes, then changes class by class what makes the sum
         cheaper. Where nodes differ in speed, parts are sized so that they end together on the fastest slots
-        that are expected to be free. From the load `batch_from_load_frac` on, nodes batch waiting work.
-        Batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
+        that are expected to be free. From the load `batch_from_load_frac` on, work that waits is batched.
+        With `window_frac` batches also wait to fill while a node is free, for a window that grows with the
+        load from 0 to `window_frac` mean services.
         Where a further request of a batch costs less than its own service (`marginal_frac`) and single
         requests would overload the nodes, the cost assumes batches just large enough for a load of 0.9.
         Requests and parts go where `least-expected-completion` sends them.
