@@ -74,8 +74,6 @@ class RoundRobin:
 
     def abort(self, exchange: Exchange) -> None:
         self.log.append(("abort", exchange.path))
-        if exchange in self.held:
-            self.held.remove(exchange)
 
     def hedge(self, exchange: Exchange) -> Node | None:
         return self.hedges.pop() if self.hedges else None
