@@ -161,6 +161,17 @@ def test_a_need_of_a_policy_changes_where_requests_go(policy: str, need: Need) -
     assert played(policy, scene, is_met=True) != played(policy, scene, is_met=False)
 
 
+@pytest.mark.parametrize("policy", ["auto", "what-if"])
+def test_prices_of_nodes_weigh_as_a_simulating_policy_is_told(policy: str) -> None:
+    async def test(bench: SignalBench) -> None:
+        for _ in range(80):
+            bench.done(bench.submit())
+            await asyncio.sleep(0.5)
+        assert bench.one_by_one(20) == {"n1": 20}
+
+    on_bench(test, f"{policy}(window=64,w_price=1000)", *DISPATCH[Need.PRICES].met)
+
+
 @pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.HOLDING])
 def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
     async def test(bench: SignalBench) -> None:
