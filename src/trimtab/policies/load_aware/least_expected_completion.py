@@ -58,6 +58,18 @@ def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any) -> int:
     return int(count)
 
 
+@helper
+def rank_by_completion(view: View, memory: Memory, work: Any, ranking: Any) -> int:
+    """Rank all nodes by expected completion."""
+    if memory.params[0] == 1.0:
+        return int(_rank_indexed(view, memory, work, ranking))
+    floats = memory.floats
+    for j in range(view.context.n_nodes):
+        is_able = can_take(view, work, j)
+        floats[NOTES + j] = expected_completion_s(view, work, j) if is_able else np.inf
+    return int(rank_noted(floats, ranking, view.context.n_nodes))
+
+
 @dataclass(frozen=True)
 class LeastExpectedCompletion(Policy):
     """Send each request to the node where it is expected to complete first.
@@ -104,10 +116,4 @@ class LeastExpectedCompletion(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
-        if memory.params[0] == 1.0:
-            return int(_rank_indexed(view, memory, needs_of(work), ranking))
-        needs, floats = needs_of(work), memory.floats
-        for j in range(view.context.n_nodes):
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = expected_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        return int(rank_by_completion(view, memory, needs_of(work), ranking))
