@@ -46,7 +46,7 @@ class Recent(NamedTuple):
 @helper
 def _rank_apart(view: View, memory: Memory, work: Any, ranking: Any) -> int:
     """As `rank_by_completion`, but a node with requests counts as slower the more of its slots have one."""
-    nodes, apart_frac, count = view.nodes, memory.params[1], 0
+    nodes, apart_frac, count = view.nodes, memory.params[2], 0
     if memory.params[0] == 1.0:
         refresh_nodes(view, memory)
     for j in range(view.context.n_nodes):
