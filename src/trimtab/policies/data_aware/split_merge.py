@@ -89,7 +89,8 @@ class SplitMerge(Policy):
         As least-expected-completion; in `plan`, classes, sizes and possible parts of recent arrivals, their
         rate, and the slots of nodes that are up.
     Cost
-        As least-expected-completion a decision, O(nodes) for parts; O(classes × parts × arrivals remembered) a plan, a few times.
+        As least-expected-completion a decision, O(nodes) for parts; O(classes × parts × arrivals remembered)
+        a plan, a few times.
     When it wins / loses
         Wins over any fixed number of parts where the load changes or classes differ. At a steady load of one
         class the best fixed number is as good. Does nothing where the scenario's classes declare neither

@@ -34,7 +34,8 @@ class WhatIf(Policy):
         other policies placed influences the first half. A candidate takes over if its mean is
         `hysteresis_frac` better, and the gain is significant in a paired test over batches of requests. The
         same holds for weights. With `w_price` each dollar of node time counts as that many seconds of
-        completion, to the rollouts and to the cost index. At the start the declared workload is simulated, if the host declares one.
+        completion, to the rollouts and to the cost index. At the start the declared workload is simulated, if
+        the host declares one.
         Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
         3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout;
         `outage-aware` too while failures were seen or the calendar has outages to come.

@@ -90,8 +90,8 @@ class LeastExpectedCompletion(Policy):
         estimated service time of this request per node type; which nodes are up, have room and serve the
         class.
     Cost
-        O(nodes) in small clusters and with `w_load`; else by an index, O(items that it holds) per change of a node, and
-        per decision O(groups × nodes / 60), mostly much less.
+        O(nodes) in small clusters and with `w_load`; else by an index, O(items that it holds) per change of a
+        node, and per decision O(groups × nodes / 60), mostly much less.
     When it wins / loses
         Wins where nodes are unrelated and model loads cost as much as service. Greedy: it may fill fast nodes
         with requests that others need more; misled by wrong estimates. Where several models share nodes that
@@ -100,8 +100,8 @@ class LeastExpectedCompletion(Policy):
     Deviations from the source
         Machines have several slots, shared evenly by the backlog; loading a model is added to the service
         time, but loads of queued work are not. `w_load` is trimtab's own: the price of a swap to later
-        requests, which the source does not know, since its machines load nothing; by default it is 0. Running work drains at the rate of its slots, and never counts
-        as done before it ends: for overdue work a share of the estimate remains.
+        requests. The source's machines load nothing; by default it is 0. Running work drains at the rate of
+        its slots, and never counts as done before it ends: for overdue work a share of the estimate remains.
     """
 
     name: ClassVar[str] = "least-expected-completion"
