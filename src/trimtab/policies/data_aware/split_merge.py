@@ -140,7 +140,7 @@ class SplitMerge(Policy):
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Price every number of parts; set batches and windows by the load at the cheapest."""
-        classes, slots = len(view.fixed_s), int(view.nodes.slots[view.nodes.up == 1].sum())
+        classes, slots = len(view.fixed_s), _usable_slots(view)
         arrived = history.work[-self.recent :]
         if len(arrived) < 2 or slots == 0:
             return _plan_of(classes, _MANY, 1, 0.0)
@@ -202,6 +202,13 @@ class SplitMerge(Policy):
         if work.parts_max > 1:
             return int(_rank_apart(view, memory, needs_of(work), ranking))
         return int(rank_by_completion(view, memory, needs_of(work), ranking))
+
+
+def _usable_slots(view: View) -> int:
+    """Slots of nodes that are up; a live host may allow fewer requests than a node has slots."""
+    nodes = view.nodes
+    allowed = np.minimum(nodes.slots, nodes.in_flight + np.maximum(nodes.room, 0))
+    return int(allowed[nodes.up == 1].sum())
 
 
 def _plan_of(classes: int, parts: int, batch_max: int, window_s: float) -> Plan:
