@@ -23,13 +23,17 @@ import yaml
 
 import trimtab as tt
 from support.gateway.guide_gateway import Backend, Served, served
+from support.train_runs import WORKER, last_state
 from support.waiting import until
 from trimtab.chains import Session, StageNode, run
 from trimtab.chains.chain_files import load_chain
 from trimtab.clusters.in_process import InProcess
+from trimtab.clusters.slot_sources import slot_source
 from trimtab.errors import TrimtabError
 from trimtab.gateway.config import config_warnings, digest_of, parse_config
 from trimtab.gateway.nodes.planned_outages import Maintenance
+from trimtab.training.runner.job_list import job_list_of
+from trimtab.training.runner.train_jobs import RunChoice, train_jobs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -266,6 +270,37 @@ def training_cluster(example: str, folder: Path) -> None:
                 compare()
 
 
+BUILTIN = Path(tt.__file__).parent / "experiments/training/builtin/elastic-training.yaml"
+
+
+def training_faults(example: str, folder: Path) -> None:
+    """On the cluster that it names: work is lost since the last checkpoint, and nodes are drained."""
+    about = yaml.safe_load(BUILTIN.read_text())
+    about["rules"] |= yaml.safe_load(example)["rules"]
+    found = {}
+    for name, faults in (("without", []), ("with", yaml.safe_load(example)["faults"])):
+        (folder / "jobs.yaml").write_text(yaml.safe_dump(about | {"faults": faults}))
+        (result,) = tt.compare("jobs.yaml", policies=["fifo"], seeds=1, sweep=()).results
+        found[name] = result.metrics
+    assert found["without"]["lost_frac"].mean == 0.0 < found["with"]["lost_frac"].mean
+    assert found["without"]["completion_mean_s"].mean < found["with"]["completion_mean_s"].mean
+
+
+def training_run(example: str, folder: Path) -> None:
+    """Its jobs with little work run on its slots; none has more than its share of them allows."""
+    about = yaml.safe_load(example.replace("slot_s=30", "slot_s=1"))
+    about.setdefault("nodes", {"here": 2})
+    for job in about["jobs"]:
+        job |= {"command": WORKER, "samples": 640, "submit_s": job.get("submit_s", 0) / 100}
+    listed = job_list_of(yaml.safe_dump(about), "jobs.yaml", folder)
+    choice = RunChoice(listed, "jobs", "jobs.yaml", "fifo")
+    run = train_jobs(choice, folder, sources=slot_source, say=lambda _: None, show=lambda rows, now_s: None)
+    assert run.state == "done"
+    for job in about["jobs"]:
+        counts = np.array(last_state(folder, run.run_id, job["id"])["counts"])
+        assert counts.sum() == 640, "each sample is trained on once"
+
+
 # --- programs
 
 
@@ -444,8 +479,9 @@ def ten_minutes(example: str, folder: Path) -> None:
     assert {result.policy for result in names["comparison"].results} == {"random", "power-of-d(d=3)"}
 
 
-WEIGHTS = "tests/chains/demo: it needs the weights of the models"
-RAY = "tests/clusters/test_ray.py: it needs a Ray cluster"
+WEIGHTS = "chains/demo: it needs the weights of the models"
+TORCH = "training/runner/test_torch_jobs.py"
+RAY = "clusters/test_ray.py: it needs a Ray cluster"
 EXAMPLES: dict[str, Check | str] = {
     "README: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "assign: from trimtab.solvers import assignment_problem, solve": assignment,
@@ -469,7 +505,7 @@ EXAMPLES: dict[str, Check | str] = {
     'run-chains: handle = run(story, prompts, journal="runs", priority=1, d': handle,
     "run-chains: from trimtab.clusters.simulated_workers import SimulatedWo": virtual_run,
     "run-chains: name: news": chain_file,
-    "serve: from openai import OpenAI": "tests/e2e/gateway_clients",
+    "serve: from openai import OpenAI": "e2e/gateway_clients/test_openai_client.py",
     "serve: keys:": without_key,
     "serve: maintenance:": maintenance,
     "serve: nodes:": loads,
@@ -479,13 +515,13 @@ EXAMPLES: dict[str, Check | str] = {
     "shadow-and-switch: policy: least-expected-wait": shadow,
     "size-a-fleet: types:": node_types,
     "ten-minutes: import trimtab as tt": ten_minutes,
-    "train-jobs: from trimtab.training.elastic import ElasticJob": "tests/training/runner",
-    "train-jobs: from trimtab.training.torch import ElasticTraining, device": "tests/training/runner",
-    "train-jobs: jobs:": "tests/training/runner",
-    "train-jobs: nodes: {here: 4}": "tests/training/runner",
+    "train-jobs: from trimtab.training.elastic import ElasticJob": "support/numpy_worker.py",
+    "train-jobs: from trimtab.training.torch import ElasticTraining, device": TORCH,
+    "train-jobs: jobs:": training_run,
+    "train-jobs: nodes: {here: 4}": training_run,
     "training: # my_allocator.py": own_allocator,
-    "training: faults:": "tests/experiments/training",
-    "training: jobs:": "tests/experiments/training: it needs a published file",
+    "training: faults:": training_faults,
+    "training: jobs:": "experiments/shared/test_shared_cluster.py: it needs a published file",
     "training: types: {a100: {accelerators: 8, memory_gib: 640}}": training_cluster,
     "write-a-policy: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "write-a-policy: class InTurn(tt.Policy):": in_turn,
@@ -497,6 +533,9 @@ EXAMPLES: dict[str, Check | str] = {
 
 def test_every_example_has_a_check() -> None:
     assert found().keys() == EXAMPLES.keys()
+    elsewhere = {check.split(":")[0].split(" ")[0] for check in EXAMPLES.values() if isinstance(check, str)}
+    missing = {path for path in elsewhere - {"python_page,"} if not (ROOT / "tests" / path).exists()}
+    assert not missing
 
 
 @pytest.mark.parametrize("name", [name for name, check in EXAMPLES.items() if not isinstance(check, str)])
