@@ -138,8 +138,8 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         options=replace(
             build_options(
                 scenario.serving,
-                [stretched(fault, stretch) for fault in scenario.faults],
-                [stretched(entry, stretch) for entry in scenario.background],
+                tuple(stretched(fault, stretch) for fault in scenario.faults),
+                tuple(stretched(entry, stretch) for entry in scenario.background),
                 cluster,
                 seed,
             ),
