@@ -479,7 +479,7 @@ def ten_minutes(example: str, folder: Path) -> None:
     assert {result.policy for result in names["comparison"].results} == {"random", "power-of-d(d=3)"}
 
 
-WEIGHTS = "chains/demo: it needs the weights of the models"
+WEIGHTS = "film: it needs the weights of the models"
 TORCH = "training/runner/test_torch_jobs.py"
 RAY = "clusters/test_ray.py: it needs a Ray cluster"
 EXAMPLES: dict[str, Check | str] = {
@@ -489,7 +489,7 @@ EXAMPLES: dict[str, Check | str] = {
     "choose-a-policy: cluster:": cluster,
     "demo-chain: from trimtab.chains import run": WEIGHTS,
     "demo-chain: from trimtab.chains import stage": WEIGHTS,
-    "demo-chain: from trimtab.chains.demo.pages_chain import near_duplicate": WEIGHTS,
+    "demo-chain: from trimtab_film.pages_chain import near_duplicate_pages": WEIGHTS,
     "deploy: # /etc/trimtab/gateway.yaml": replica,
     "forecast: from trimtab.forecast import Forecaster": forecaster,
     "forecast: from trimtab.forecast import queueing": waits,
