@@ -119,6 +119,15 @@ def test_a_plan_counts() -> None:
     assert dear.mean() > plain.mean()
 
 
+def test_node_time_may_count_as_seconds() -> None:
+    """Of one node at a dollar an hour, whose requests start one after the other."""
+    c = cluster(1)
+    driver = driven(c, requests(c, 40), Options(), Planner(), 0.0)
+    variants, future = [Variant(find("round-robin")[0])], to_come(driver)
+    plain, priced = (rollout_of(driver)(variants, future, s_per_usd=s)[0] for s in (0.0, 3600.0))
+    np.testing.assert_allclose(priced - plain, future["units"])
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 def test_with_several_slots_and_old_reports_it_comes_near(slots: int) -> None:
     c = cluster(6, types=2, slots=slots, models=2, zones=2)

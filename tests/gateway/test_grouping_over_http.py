@@ -49,6 +49,8 @@ def test_plans_of_a_policy_split_and_batch_requests() -> None:
             await until(lambda: groupings._plans)
             parts = [await ask(texts, "x-trimtab-parts") for _ in range(3)]
             assert parts == ["2"] * 3, "no more than nodes"
+            halves = [[one for one in backend.asked if len(one["input"]) == 4] for backend in backends]
+            assert list(map(len, halves)) == [3, 3], "each node has one part of each"
 
             async def batched() -> bool:
                 said = [{"model": "n", "input": f"text {k}"} for k in range(8)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.builders import cluster
+from support.builders import cluster, requests
 from support.by_hand import asked, count
 from support.dispatch_by_hand import Desk
 from trimtab.domain.cluster import Cluster
@@ -30,6 +30,29 @@ def policy(spec: str) -> Policy:
 
 def prompted(c: Cluster) -> Cluster:
     return replace(c, prompt_token_units=np.full(len(c.class_names), TOKEN_UNITS))
+
+
+# --- models that do not fit beside each other
+
+
+def mean_s_and_loads(spec: str, load: float, seed: int) -> tuple[float, int]:
+    """Two models on three nodes that hold one each; a load takes five mean services."""
+    c = cluster(3, models=2, memory_gib=8.0, load_s=5.0)
+    r = requests(c, 400, load=load, seed=seed)
+    rows = run(c, r, Options(), Decider.of(policy(spec)), mode="interpreted").state.requests
+    loads = rows["service_start_s"] > rows["start_s"] + 1e-9
+    return float((rows["finish_s"] - r.work["arrival_s"]).mean()), int(loads.sum())
+
+
+def test_a_price_of_loads_ends_the_swapping_of_models_and_costs_little_where_nothing_waits() -> None:
+    greedy, priced = "least-expected-completion", "least-expected-completion(w_load=3)"
+    for load, most in ((0.5, 0.3), (0.2, 1.2)):  # at a low load a swap is sooner, if anything
+        pairs = [(mean_s_and_loads(greedy, load, k), mean_s_and_loads(priced, load, k)) for k in range(3)]
+        swapping, staying = np.mean(pairs, axis=0)
+        assert staying[0] < most * swapping[0]
+        assert staying[1] <= 3.0
+    with pytest.raises(UsageError, match="w_load"):
+        policy("least-expected-completion(w_load=-1)")
 
 
 # --- prefix affinity

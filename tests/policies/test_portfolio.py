@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from trimtab.engine.driver import Driver
 from trimtab.errors import UsageError
 from trimtab.experiments.scenario import load_scenario
 from trimtab.experiments.scenario.build import build, scenario_workload
+from trimtab.policies.catalogue import find
 from trimtab.policies.hybrid.auto import Auto
 from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
@@ -33,10 +35,12 @@ class Told:
     def __init__(self, factors: Sequence[float], declared: Any = None) -> None:
         self.factors, self.declared = factors, declared
         self.asked: list[Variant] = []
-        self.length = 0
+        self.length, self.s_per_usd = 0, 0.0
 
-    def __call__(self, variants: Sequence[Variant], future: Any, service_cv: float = 0.0) -> Any:
-        self.asked, self.length = list(variants), len(future)
+    def __call__(
+        self, variants: Sequence[Variant], future: Any, service_cv: float = 0.0, s_per_usd: float = 0.0
+    ) -> Any:
+        self.asked, self.length, self.s_per_usd = list(variants), len(future), s_per_usd
         return np.outer(self.factors, np.resize(SERVICES, len(future)))
 
 
@@ -79,6 +83,19 @@ def test_the_tail_is_the_mean_of_the_longest() -> None:
         tails = costs(completion_s, "p99", reference).mean(axis=1)
         assert tails[reference] == pytest.approx((1.0, 2.0)[reference] * worst, rel=0.02)
     np.testing.assert_array_equal(costs(completion_s, "mean", 0), completion_s)
+
+
+@pytest.mark.parametrize("name", ["auto", "what-if"])
+def test_a_price_moves_work_to_cheap_nodes(name: str) -> None:
+    """Four equal nodes at a load of .3; of equal nodes the first is taken, which is 100 times as dear."""
+    c = replace(cluster(4, types=2, speeds=(1.0, 1.0)), usd_per_hour=np.array([100.0, 1.0]))
+    r = requests(c, 600, load=0.3)
+    dear = []
+    for weight in (0, 1000):
+        state = run(c, r, Options(), find(f"{name}(window=100,w_price={weight})")[0], compiled=True)
+        dear.append(np.isin(state.requests["node_idx"][300:600], (0, 2)).mean())
+    assert dear[0] > 0.5
+    assert dear[1] < 0.15
 
 
 def test_what_is_not_served_counts_twice_the_longest() -> None:
@@ -127,6 +144,18 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     plan = planned(policy, Told(factors(i4=0.995)))
     assert plan is not None
     assert plan.active_idx.tolist() == [0]
+
+
+@pytest.mark.parametrize("made", [WhatIf, Auto])
+def test_prices_weigh_in_rollouts_and_in_the_cost_index(made: Any) -> None:
+    told = Told(factors(i1=0.9))
+    plan = planned(made(window=400, w_price=70.0), told)
+    assert plan is not None
+    assert told.s_per_usd == 70.0
+    assert {variant.plan.params[3] for variant in told.asked} == {70.0}
+    assert (plan.active_idx.tolist(), plan.params[3]) == ([TUNED], 70.0)
+    with pytest.raises(UsageError, match="w_price"):
+        made(w_price=-1.0)
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])

@@ -110,6 +110,17 @@ def test_it_is_near_the_best_fixed_number_of_parts(load: float) -> None:
     assert mean_s(r, SplitMerge(batch_max=1)) <= 1.15 * min(means)
 
 
+@pytest.mark.parametrize(("faster", "nodes"), [(1.03, {0, 1, 2, 3}), (2.0, {1, 3})])
+def test_parts_go_to_idle_nodes_of_about_the_same_speed(faster: float, nodes: set[int]) -> None:
+    """Four parts, on two nodes each of two types; a node has four slots."""
+    c = cluster(4, types=2, slots=4, speeds=(1.0, 1.2 * faster))  # a unit takes type 1 1.2 times as long
+    r = asked(c, [1.0, 100.0], UNITS, parts_max=4)
+    state = run(c, r, Options(join_s=np.zeros(1)), Decider.of(SplitMerge()), mode="interpreted").state
+    for first in (2, 6):
+        parts = state.requests["node_idx"][first : first + 4].tolist()
+        assert set(parts) == nodes, parts
+
+
 class Always(SplitMerge):
     """As many parts as there can be."""
 

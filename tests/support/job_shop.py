@@ -187,6 +187,9 @@ class JobShop:
     def served_frac(self, settings: Shop, metrics: Mapping[str, float]) -> float:
         return 1.0
 
+    def sweep_notes(self, settings: Shop) -> list[str]:
+        return []
+
     def notes(self, settings: Shop, results: Sequence[Any]) -> list[str]:
         long = sum(run.remarks["long"] for result in results for run in result.runs)
         return [f"{long} jobs took very long"]

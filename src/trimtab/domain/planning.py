@@ -57,10 +57,15 @@ class Rollout(Protocol):
     declared: NDArray[np.void] | None  # possible WORK of the host's scenario; never its actual future
 
     def __call__(
-        self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
+        self,
+        variants: Sequence[Variant],
+        future: NDArray[np.void],
+        service_cv: float = 0.0,
+        s_per_usd: float = 0.0,
     ) -> NDArray[np.float64]:
         """Completion seconds [variants, waiting + future]; nan = not served.
 
+        `s_per_usd`: seconds that are added for each dollar of node time that the request takes.
         `future`: WORK rows by arrival_s, in seconds from now. Completion of waiting work counts from now.
         `service_cv`: coefficient of variation of the true service of arrivals around their estimates. Exact
         estimates favour policies that bind work to nodes early.

@@ -25,7 +25,7 @@ from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, me
 from trimtab.engine.calls import Calls
 from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
-from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, SWITCH
+from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
 from trimtab.engine.fallback import Fallback
 from trimtab.engine.host_mode import OPEN, HostMode
 from trimtab.engine.layout import no_runs
@@ -314,6 +314,20 @@ class LiveDriver:
     def set_deadline(self, row: int, deadline_s: float) -> None:
         """Another deadline for a running request, for when it waits again."""
         self._work.deadline_s[row] = deadline_s
+
+    def resize(self, row: int, spec: RequestSpec) -> None:
+        """Another size for a request that waits. Its arrival stays, and with it its place in the queue."""
+        work = self._work
+        if self._status[row] == _HELD:
+            self._tenants.held_cost[spec.tenant_idx] += spec.cost - work.cost[row]
+            if spec.deadline_s > work.deadline_s[row]:
+                self._driver.push(spec.deadline_s, CANCELLATION, row, 0)
+                self._counts.pending_wakeups[0] += 1
+        work.units[row], work.tokens[row], work.cost[row] = spec.units, spec.tokens, spec.cost
+        work.payload_gib[row], work.deadline_s[row] = spec.payload_gib, spec.deadline_s
+        work.estimate_s[row] = work.rank_s[row] = self.best_estimate_s(spec.class_idx, spec.units)
+        if self._past is not None:
+            self._past.note_size(row)
 
     def clear_avoided(self, row: int, now_s: float) -> None:
         """Allow a waiting request the nodes that it has lost, from the next `advance` on."""

@@ -37,6 +37,12 @@ class Past:
         self._places[row] = self._count
         self._count += 1
 
+    def note_size(self, row: int) -> None:
+        """The request of a row is larger or smaller than when it arrived."""
+        if self._places[row] >= self._count - HISTORY:
+            here, there = (self._places[row] % HISTORY) * _WORK_BYTES, row * _WORK_BYTES
+            self._bytes[here : here + _WORK_BYTES] = self._source[there : there + _WORK_BYTES]
+
     def finish(self, row: int, now_s: float) -> None:
         """The request of a row is served."""
         place = self._places[row]

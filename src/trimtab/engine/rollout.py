@@ -90,7 +90,11 @@ class StateRollout:
         self._view, self._history, self._waiting = view, history, waiting
 
     def __call__(
-        self, variants: Sequence[Variant], future: NDArray[np.void], service_cv: float = 0.0
+        self,
+        variants: Sequence[Variant],
+        future: NDArray[np.void],
+        service_cv: float = 0.0,
+        s_per_usd: float = 0.0,
     ) -> NDArray[np.float64]:
         """Completion seconds [variants, waiting + future]; nan = not served. Raises PolicyError."""
         placed = Placed(self._setting.cluster, self._view, self._history)
@@ -99,7 +103,7 @@ class StateRollout:
         run.set(placed, _arriving(self._waiting, future, self._view.context.now_s))
         run.set_nodes(self._view, last_used_s(self._view, self._history, run.n_items))
         run.set_errors(service_cv)
-        return np.array([run.completion_s(variant) for variant in variants])
+        return np.array([run.completion_s(variant, s_per_usd) for variant in variants])
 
 
 def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDArray[Any]:
@@ -247,8 +251,8 @@ class _ReusableRun:
         sigma = math.sqrt(math.log1p(service_cv**2))
         arriving *= np.random.default_rng(_ERRORS).lognormal(-(sigma**2) / 2.0, sigma, len(arriving))
 
-    def completion_s(self, variant: Variant) -> NDArray[np.float64]:
-        """Completion seconds of the arrivals under one variant; nan = not served."""
+    def completion_s(self, variant: Variant, s_per_usd: float) -> NDArray[np.float64]:
+        """Completion seconds of the arrivals under one variant, with what they cost; nan = not served."""
         state, policy_run = self.state, self._runs[variant.policy]
         for current, initial in self._restored.values():
             current[...] = initial
@@ -265,7 +269,11 @@ class _ReusableRun:
             ) from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
         arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
-        return np.where(rows["status"] == Status.FINISHED, rows["finish_s"] - arrival_s, np.nan)
+        completion_s = rows["finish_s"] - arrival_s
+        if s_per_usd != 0.0:
+            usd_per_s = state.views[0].usd_per_s[state.nodes["type_idx"][rows["node_idx"]]]
+            completion_s += s_per_usd * usd_per_s * (rows["finish_s"] - rows["start_s"])
+        return np.where(rows["status"] == Status.FINISHED, completion_s, np.nan)
 
     def _bound_plan(self, plan: Plan) -> BoundPlan:
         """The bound plan of a variant. Consecutive variants often share a plan, so the last one is kept."""

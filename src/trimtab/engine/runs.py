@@ -172,7 +172,7 @@ def _split(s: State, plan: Plan, r: int, g: int) -> bool:
 @helper
 def _fill_in(s: State, part: int, r: int, share: float) -> None:
     work = s.work
-    work.deadline_s[part] = work.deadline_s[r]
+    work.deadline_s[part], work.parts_max[part] = work.deadline_s[r], work.parts_max[r]
     work.units[part] = work.units[r] * share
     work.payload_gib[part] = work.payload_gib[r] * share
     work.tokens[part] = work.tokens[r] * share

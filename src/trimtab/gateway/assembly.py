@@ -139,7 +139,7 @@ class Gateway:
         self.maintenance.start()
         self._start_discovery()
         self._know_models()
-        self._log_degraded()
+        self._log_policy_notes()
         self._ticking = self.loop.create_task(self._tick())
         if listening is not None:
             await self.plane.serve(listening)
@@ -202,7 +202,7 @@ class Gateway:
         self._use_result_cache(config)
         self._use_grouping(config)
         self._know_models()
-        self._log_degraded()
+        self._log_policy_notes()
         for tell in self.on_reloaded:
             tell(config)
         changed = sorted(
@@ -316,9 +316,9 @@ class Gateway:
             self.fleet, AllowedNetworks([str(net) for net in config.registration.allowed_cidrs]), allowed
         )
 
-    def _log_degraded(self) -> None:
-        for each in (*self.config.degraded(), *self.config.without_effect()):
-            logger.warning("%s", each)
+    def _log_policy_notes(self) -> None:
+        for note in self.config.policy_notes():
+            logger.warning("%s", note)
 
     def _start_discovery(self) -> None:
         found = self.config.discovery

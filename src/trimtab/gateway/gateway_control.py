@@ -136,8 +136,7 @@ class GatewayControl:
             "notes": [
                 *gateway.problems,
                 *(f"{who}: {what}" for who, what in gateway.fleet.problems.items()),
-                *map(str, gateway.config.degraded()),
-                *gateway.config.without_effect(),
+                *gateway.config.policy_notes(),
                 *(f"node {change.name}: {change.note()}" for change in self._changes.all()),
             ],
         }

@@ -328,6 +328,9 @@ class Dispatcher(Protocol):
     def decide(self) -> None:
         """Decide about all submitted requests. Call it once after a batch of submissions."""
 
+    def replace(self, waiting: Exchange, by: Exchange) -> None:
+        """Give the place of a waiting exchange to another of another size, or to itself, resized."""
+
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """Report new chunks of a running request's stream, for token counts."""
 

@@ -9,6 +9,7 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario import load_scenario
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.scenario_changes import WhatIf, with_what_if
+from trimtab.experiments.serving.serving_kind import SERVING
 
 TINY = load_scenario("tiny")
 
@@ -74,6 +75,31 @@ def test_a_burst_moves_arrivals_as_worked_out_by_hand() -> None:
     assert moved.work["arrival_s"] == pytest.approx(expected)
     assert np.all(np.diff(moved.work["arrival_s"]) >= 0)
     assert moved.truth["units"].tolist() == build(TINY, 0).requests.truth["units"].tolist()
+
+
+@pytest.mark.parametrize("own", [None, 0.6])
+@pytest.mark.parametrize("load", [0.3, 0.9])
+def test_at_another_load_bursts_and_faults_meet_the_same_requests(own: float | None, load: float) -> None:
+    """At a load k times the scenario's own everything takes a k-th of the time, from the first arrival on."""
+    scenario = TINY.model_copy(update={"workload": TINY.workload.model_copy(update={"load": own})})
+    first_s, middle_s = (float(build(scenario, 0).requests.work["arrival_s"][k]) for k in (0, 150))
+    changed = with_what_if(scenario, WhatIf(burst=[f"3x@{middle_s}+10"], fail=["fast@20+30"]))
+    plain, other = build(changed, 0), build(changed, 0, load)
+    k = load / (own or build(scenario, 0).offered_load)
+    arrival_s, faults = other.requests.work["arrival_s"], other.options.faults
+    np.testing.assert_allclose(
+        arrival_s - first_s, (plain.requests.work["arrival_s"] - first_s) / k, atol=2 * first_s, rtol=1e-9
+    )
+    assert faults is not None
+    assert faults["start_s"] == pytest.approx(20 / k)
+    assert faults["end_s"] == pytest.approx(50 / k)
+
+
+def test_curves_over_load_say_what_becomes_of_set_times() -> None:
+    timed = with_what_if(TINY, WhatIf(burst=["3x@5+1"], fail=["fast@20+30"]))
+    (note,) = SERVING.sweep_notes(timed)
+    assert note.startswith("in the curves over load, bursts and faults at set times keep their place")
+    assert SERVING.sweep_notes(TINY) == []
 
 
 @pytest.mark.parametrize(

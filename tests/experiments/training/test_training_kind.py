@@ -26,6 +26,7 @@ from trimtab.experiments.training.training_curves import (
     goodput_over_time,
     gpus_over_time,
 )
+from trimtab.experiments.training.training_faults import node_faults
 from trimtab.experiments.training.training_inputs import build_training
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import (
@@ -327,6 +328,16 @@ def small_scenario(**changed: object) -> TrainingScenario:
         "policies": ["fifo", "tiresias"],
     } | changed
     return TRAINING_JOBS.parse(json.dumps(values), "small.yaml")
+
+
+def test_at_another_load_faults_at_set_times_stretch_with_the_submissions() -> None:
+    scenario = small_scenario(faults=[{"at_s": 600, "duration_s": 300}])
+    plain = build_training(scenario, 0)
+    twice = build_training(scenario, 0, 2.0 * plain.offered_load)
+    assert np.ptp(twice.workload.submit_s) == pytest.approx(0.5 * np.ptp(plain.workload.submit_s))
+    for inputs, times_s in ((plain, {600.0, 900.0}), (twice, {300.0, 450.0})):
+        events, _ = node_faults(inputs.scenario, inputs.seed, inputs.stretch)
+        assert {round(event.time_s, 6) for event in events} == times_s
 
 
 def test_faults_of_a_scenario_take_nodes_away_and_lose_work() -> None:

@@ -69,6 +69,18 @@ def test_what_a_policy_does_without_is_a_warning() -> None:
     ]
 
 
+def test_a_demand_that_is_not_declared_is_noted_for_policies_that_weigh_resources() -> None:
+    node = NODE % ", exporter_url: 'http://x:9100/metrics'"
+
+    def noted(more: str) -> bool:
+        return any("`models.NAME.demand`" in note for note in config_warnings(parse_config(node + more)))
+
+    assert noted("policy: auto")
+    assert noted("policy: late-binding")
+    assert not noted("policy: least-connections")
+    assert not noted("policy: auto\nmodels: {m: {demand: {gpu_gib: 1}}}")
+
+
 def test_adapters_that_take_time_to_load_are_what_residency_is_about() -> None:
     assert Need.RESIDENCY in lacking(NODE % "")
     assert Need.RESIDENCY in lacking(NODE % ", adapters: [x], adapter_load_s: 0")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from support.gateway.virtual import run_virtual
 from support.planning_policies import Gate, Steering
@@ -237,6 +238,47 @@ def test_a_lost_request_goes_elsewhere_and_an_aborted_one_frees_its_place() -> N
         assert bench.submit().nodes, "there is room again"
 
     at(test)
+
+
+def test_what_takes_the_place_of_a_waiting_request_waits_as_long_and_with_its_own_deadline() -> None:
+    async def test(bench: Bench) -> None:
+        running, first = bench.submit(), Asking()
+        first.deadline_s = bench.loop.time() + 1.0
+        bench.submit(first)
+        later = bench.submit()
+        await asyncio.sleep(0.5)
+        larger = Asking()
+        larger.arrived_s, larger.facts = first.arrived_s, Facts("m", prompt_tokens=900.0, max_tokens=10.0)
+        bench.dispatcher.replace(first, larger)
+        assert bench.dispatcher.waiting() == [larger, later]
+        (pool,) = bench.dispatcher.pools.values()
+        assert pool.live.history().work["units"].tolist() == [running.units, larger.units, later.units]
+        await asyncio.sleep(1.0)
+        assert (first.refusal, larger.refusal) == (None, None), "the deadline was the first one's"
+        bench.done(running)
+        assert (larger.nodes, later.nodes) == (["n0"], [])
+        bench.dispatcher.replace(later, later)
+        await asyncio.sleep(1.6)
+        assert later.refusal is not None, "nobody waits longer than 3 s"
+
+    at(test, nodes=1, max_wait_s=3.0, policy="split-merge")
+
+
+def test_a_replaced_request_is_refused_when_it_has_waited_too_long() -> None:
+    async def test(bench: Bench) -> None:
+        bench.submit()
+        first, by = Asking(), Asking()
+        first.deadline_s = bench.loop.time() + 1.0
+        bench.submit(first)
+        by.arrived_s = first.arrived_s
+        bench.dispatcher.replace(first, by)
+        await asyncio.sleep(2.9)
+        assert by.refusal is None
+        await asyncio.sleep(0.2)
+        assert by.refusal is not None
+        assert by.refusal.code == "no_capacity"
+
+    at(test, nodes=1, max_wait_s=3.0)
 
 
 def test_a_hedge_takes_a_place_and_gives_it_back() -> None:
@@ -774,5 +816,25 @@ def test_estimates_are_the_best_of_all_types() -> None:
         assert pool.live.best_estimate_s(c, 1.0) == 3.0
         assert pool.live.best_estimate_s(c, 10.0) == 8.0
         assert pool.live.best_estimate_s(c + 1, 1.0) == 1.0, "no type serves it now"
+
+    at(test)
+
+
+def test_a_tokenizer_that_counts_prompts_otherwise_does_not_shift_the_estimates() -> None:
+    """Texts of 100 tokens by their length, 300 by their node, 2 s each."""
+
+    async def test(bench: Bench) -> None:
+        def embedding() -> Asking:
+            asked = Asking()
+            asked.endpoint = Endpoint("/v1/embeddings", ("POST",), Kind.EMBEDDING, replayable=True)
+            asked.usage = Usage(300, 0)
+            return asked
+
+        for _ in range(8):
+            asked = bench.submit(embedding())
+            asked.attempts[-1].ended_s = asked.attempts[-1].begun_s + 2.0
+            bench.dispatcher.done((asked,))
+            assert asked.actual_units == 15.0, "as the node says"
+        assert bench.submit(embedding()).estimate_s == pytest.approx(2.0, rel=1e-3)
 
     at(test)

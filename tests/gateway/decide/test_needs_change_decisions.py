@@ -161,6 +161,48 @@ def test_a_need_of_a_policy_changes_where_requests_go(policy: str, need: Need) -
     assert played(policy, scene, is_met=True) != played(policy, scene, is_met=False)
 
 
+FITTING = [name for name in names("dispatch") if Need.RESOURCES in find(name)[0].all_needs]
+FITTING.remove("sparrow")  # it goes by random probes
+
+
+@pytest.mark.parametrize("policy", FITTING)
+def test_a_node_that_says_it_is_full_comes_last_though_no_demand_is_known(policy: str) -> None:
+    """The first node reports 99 % of everything in use, by others. No demand is declared."""
+
+    async def test(bench: SignalBench) -> None:
+        assert bench.submit().node, "nothing is known of the nodes yet"
+        for _ in range(3):
+            await bench.report(0, busy(0.99))
+            await bench.report(1, busy(0.3))
+        assert bench.one_by_one(40) == {"n1": 40}
+        there = [bench.submit().node for _ in range(8)]
+        assert sorted(there) == ["n0"] * 1 + ["n1"] * 7 or sorted(there) == ["n1"] * 8
+
+    nodes = {"max_requests": 8, **RESOURCED}
+    on_bench(test, policy, nodes, nodes)
+
+
+@pytest.mark.parametrize("policy", ["late-binding", "best-fit"])
+def test_a_node_that_says_it_is_full_gets_work_where_no_other_is_free(policy: str) -> None:
+    async def test(bench: SignalBench) -> None:
+        await bench.report(0, busy(0.99))
+        await bench.report(1, busy(0.3))
+        assert [bench.submit().node for _ in range(3)] == ["n1", "n0", ""]
+
+    on_bench(test, policy, *({"max_requests": 1, **RESOURCED} for _ in range(2)))
+
+
+@pytest.mark.parametrize("policy", ["auto", "what-if"])
+def test_prices_of_nodes_weigh_as_a_simulating_policy_is_told(policy: str) -> None:
+    async def test(bench: SignalBench) -> None:
+        for _ in range(80):
+            bench.done(bench.submit())
+            await asyncio.sleep(0.5)
+        assert bench.one_by_one(20) == {"n1": 20}
+
+    on_bench(test, f"{policy}(window=64,w_price=1000)", *DISPATCH[Need.PRICES].met)
+
+
 @pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.HOLDING])
 def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
     async def test(bench: SignalBench) -> None:

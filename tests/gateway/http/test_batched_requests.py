@@ -179,6 +179,72 @@ def test_a_batch_ends_when_all_its_clients_have_left() -> None:
     on_plane(test, backend)
 
 
+def test_without_a_window_what_waits_for_a_node_goes_as_one() -> None:
+    """The second waits beside the first, the third leaves again, the fourth and fifth fill the batch."""
+    backend = PartsBackend()
+
+    async def test(plane: Plane) -> None:
+        held, tasks = plane.dispatcher.held, []
+
+        async def come(text: str, tokens: float, count: int = 1, *how: str) -> None:
+            tasks.append(asyncio.create_task(ask(plane, embed(text), *how)))
+            await until(lambda: len(held) == count and held[-1].facts.prompt_tokens == tokens)
+
+        plane.dispatcher.hold = True
+        await come("a" * 40, 10.0)
+        first = held[0]
+        assert not first.is_inner
+        await come("b" * 80, 30.0)
+        assert held[0].is_inner
+        assert held[0].arrived_s == first.arrived_s
+        _, writer = await plane.connect()
+        writer.write(request(embed("gone"), "k", "x-trimtab-deadline-ms: 60000\r\n"))
+        await until(lambda: held[0].facts.prompt_tokens > 30.0)
+        writer.close()
+        await until(lambda: held[0].facts.prompt_tokens == 30.0)
+        await come("c" * 20, 35.0, 1, "k", "x-trimtab-deadline-ms: 60000\r\n")
+        await come("d" * 20, 40.0)
+        await come("e" * 20, 5.0, 2)  # four are all that a batch takes
+        plane.dispatcher.let_go()
+        heads = [(await task)[0] for task in tasks]
+        assert [b"x-trimtab-batch: 4" in head for head in heads] == [True] * 4 + [False]
+        assert [one["input"] for one in backend.asked] == [
+            ["a" * 40, "b" * 80, "c" * 20, "d" * 20],
+            "e" * 20,
+        ]
+
+    on_plane(test, backend, most=4, window_s=0.0)
+
+
+def test_a_batch_takes_nothing_more_once_a_node_has_it() -> None:
+    backend = PartsBackend(waits=True)
+
+    async def test(plane: Plane) -> None:
+        first = asyncio.create_task(ask(plane, embed("a")))
+        await until(lambda: backend.asked)
+        second = asyncio.create_task(ask(plane, embed("b")))
+        await until(lambda: len(backend.asked) == 2)
+        backend.go.set()
+        assert [b"x-trimtab-batch" in (await one)[0] for one in (first, second)] == [False] * 2
+
+    on_plane(test, backend, window_s=0.0)
+
+
+def test_what_waits_alone_and_is_given_up_leaves_nothing_behind() -> None:
+    async def test(plane: Plane) -> None:
+        plane.dispatcher.hold = True
+        _, writer = await plane.connect()
+        writer.write(request(embed("a")))
+        await until(lambda: plane.dispatcher.held)
+        writer.close()
+        await until(lambda: plane.notes.ends)
+        assert plane.dispatcher.log[-1][0] == "abort"
+        plane.dispatcher.hold = False
+        assert b" 200 " in (await ask(plane, embed("b")))[0]
+
+    on_plane(test, PartsBackend(), window_s=0.0)
+
+
 def test_a_deadline_ends_its_own_request_only() -> None:
     backend = PartsBackend(waits=True)
 

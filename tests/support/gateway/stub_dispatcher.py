@@ -32,6 +32,15 @@ class RoundRobin:
         else:
             self._start(exchange)
 
+    def replace(self, waiting: Exchange, by: Exchange) -> None:
+        self.held[self.held.index(waiting)] = by
+
+    def let_go(self) -> None:
+        """Start what is held."""
+        held, self.held = self.held, []
+        for exchange in held:
+            self._start(exchange)
+
     def decide(self) -> None:
         """All is decided about already."""
 

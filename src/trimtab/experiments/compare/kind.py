@@ -228,5 +228,8 @@ class Kind(Protocol[S, I, R]):
     def notes(self, settings: S, results: Sequence[Any]) -> list[str]:
         """Notes on these results, `PolicyResult`s with the best first."""
 
+    def sweep_notes(self, settings: S) -> list[str]:
+        """Notes for readers of curves over load."""
+
 
 AnyKind: TypeAlias = Kind[Any, Any, Any]

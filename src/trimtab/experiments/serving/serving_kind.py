@@ -25,6 +25,7 @@ from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenar
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
+from trimtab.experiments.scenario.spec.set_times import set_time_notes
 from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
 from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.experiments.serving.request_table import request_table
@@ -276,6 +277,11 @@ class Serving:
     def notes(self, settings: Scenario, results: Sequence[Any]) -> list[str]:
         """Notes for readers of a comparison."""
         return comparison_notes(settings.workload.trace, results)
+
+    def sweep_notes(self, settings: Scenario) -> list[str]:
+        """What becomes of bursts, faults and background at set times."""
+        timed = {"bursts": settings.workload.bursts, "faults": settings.faults}
+        return set_time_notes(timed | {"background": settings.background})
 
 
 SERVING: Final[Serving] = Serving()

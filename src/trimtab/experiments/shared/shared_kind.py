@@ -227,6 +227,10 @@ class Shared:
         """All: the objective of requests is a metric of its own."""
         return 1.0
 
+    def sweep_notes(self, settings: SharedScenario) -> list[str]:
+        """None: nothing is swept."""
+        return []
+
     def notes(self, settings: SharedScenario, results: Sequence[Any]) -> list[str]:
         """Notes that name the reference of gains."""
         return [

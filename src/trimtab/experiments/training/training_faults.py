@@ -13,9 +13,9 @@ from trimtab.training.node_outages import FailingNode, NodeEvent
 
 
 def node_faults(
-    scenario: TrainingScenario, seed: int
+    scenario: TrainingScenario, seed: int, stretch: float = 1.0
 ) -> tuple[tuple[NodeEvent, ...], tuple[FailingNode, ...]]:
-    """Events at given times, and nodes that fail again and again."""
+    """Events at given times, `stretch` times as late and as long, and nodes that fail again and again."""
     nodes, zones = tuple(scenario.cluster.each_node()), scenario.cluster.zone_names
     names = np.array([node.name for node in nodes])
     types = np.array([node.group.type for node in nodes])
@@ -28,7 +28,8 @@ def node_faults(
             if fault.mtbf_s is not None and fault.mttr_s is not None:
                 failing.append(FailingNode(j, fault.mtbf_s, fault.mttr_s, int(rng.integers(2**63))))
             if fault.at_s is not None and fault.duration_s is not None:
-                known += _once(j, fault.at_s, fault.duration_s, is_planned=fault.planned)
+                at_s, duration_s = stretch * fault.at_s, stretch * fault.duration_s
+                known += _once(j, at_s, duration_s, is_planned=fault.planned)
     return tuple(known), tuple(failing)
 
 

@@ -45,6 +45,7 @@ class TrainingInputs:
     offered_load: float
     load: float | None  # that was asked for
     quota_gpus: Floats  # [tenants] most GPUs; empty = no quotas
+    stretch: float  # of times that the scenario sets, which are those of its own load
 
     def __len__(self) -> int:
         return len(self.workload)
@@ -77,15 +78,17 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
     model = _with_pairs(made.model, scenario.jobs.pair_cv, seed)
     own = offered_load(workload, int(nodes["gpus"].sum()))
     wanted = scenario.jobs.load if load is None else load
+    stretch = 1.0
     if wanted is not None and own > 0:
         workload = _stretched(workload, own / wanted)
+        stretch = (own if scenario.jobs.load is None else scenario.jobs.load) / wanted
     final = offered_load(workload, int(nodes["gpus"].sum()))
     if generate is not None and generate.services is not None:
         workload = with_services(workload, generate.services, seed)
     quota_gpus = quota_gpus_of(scenario.quotas, workload, scenario.name)
     workload = limited(workload, quota_gpus, scenario.name)
     return TrainingInputs(
-        scenario, seed, nodes, types, workload, model, made.notes, usd, final, load, quota_gpus
+        scenario, seed, nodes, types, workload, model, made.notes, usd, final, load, quota_gpus, stretch
     )
 
 

@@ -17,6 +17,7 @@ from trimtab.experiments.curves import Curves
 from trimtab.experiments.file_stamp import file_stamp
 from trimtab.experiments.scenario.parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
+from trimtab.experiments.scenario.spec.set_times import set_time_notes
 from trimtab.experiments.training.resolve_training import resolve_training
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s, most_deadlines
 from trimtab.experiments.training.training_curves import curves_of_jobs, edges_of, job_table
@@ -197,7 +198,7 @@ class Training:
         inputs = inputs.under_rules_of(allocator.name)
         rules = inputs.scenario.rules
         refuse_unmet(allocator, inputs.model.provides, "these profiles", "profiles that have it")
-        node_events, failing_nodes = node_faults(inputs.scenario, inputs.seed)
+        node_events, failing_nodes = node_faults(inputs.scenario, inputs.seed, inputs.stretch)
         records = run_allocator(
             policy,
             inputs.workload,
@@ -280,6 +281,10 @@ class Training:
     def served_frac(self, settings: TrainingScenario, metrics: Mapping[str, float]) -> float:
         """Share of jobs that finished; one that an allocator may reject has a rank by its other merits."""
         return metrics["finished_frac"] + metrics["rejected_frac"]
+
+    def sweep_notes(self, settings: TrainingScenario) -> list[str]:
+        """What becomes of faults at set times."""
+        return set_time_notes({"faults": settings.faults})
 
     def notes(self, settings: TrainingScenario, results: Sequence[Any]) -> list[str]:
         """Notes for readers of a comparison."""

@@ -126,6 +126,11 @@ def used(facts: Facts, kind: Kind, usage: Usage) -> float:
     return token_units(usage.prompt_tokens or facts.prompt_tokens, output_tokens)
 
 
+def predictable(facts: Facts, kind: Kind, usage: Usage) -> float:
+    """Work units of a finished request as `estimate` gives them, had it known the output."""
+    return used(facts, kind, Usage(0, usage.completion_tokens))
+
+
 def token_units(prompt_tokens: float, output_tokens: float) -> float:
     """Work units of a language model's request: output tokens + 0.05 × prompt tokens."""
     units = output_tokens + PROMPT_TOKEN_FRAC * prompt_tokens

@@ -158,8 +158,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
             yield f"{what} is no loopback address, and there is no TLS: put a proxy with TLS in front of it"
     if not config.nodes and not config.discovery.is_on and not config.registration.allowed_cidrs:
         yield "there are no nodes, and none can be found or added"
-    yield from map(str, config.degraded())
-    yield from config.without_effect()
+    yield from config.policy_notes()
     yield from (f"environment variable {name} is not set" for name in _unset(config))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
-from trimtab.domain.needs import Degraded, Need
+from trimtab.domain.needs import Need
 from trimtab.gateway.config.calendar import MaintenanceSpec, maintenance_field_errors
 from trimtab.gateway.config.chain_entries import Chains, ChainWorkersSpec
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
@@ -28,6 +28,7 @@ from trimtab.gateway.config.policy_needs import (
     needs_met_by,
     needs_of_policy,
     provided_by,
+    unknown_demand_notes,
 )
 from trimtab.gateway.config.routes import (
     RelayPath,
@@ -157,11 +158,15 @@ class GatewayConfig(Spec):
             result_cache=any(route.cache for route in self.routes.values()),
         )
 
-    def degraded(self) -> list[Degraded]:
-        """The effects of unmet needs of the policies."""
-        provided = self.provided()
-        found = (each for _, spec in self._policies() for each in degraded(spec, provided))
-        return list(dict.fromkeys(found))
+    def policy_notes(self) -> list[str]:
+        """What policies do without: unmet needs, demands that are not declared, settings of no effect."""
+        provided, specs = self.provided(), [spec for _, spec in self._policies()]
+        notes = [str(each) for spec in specs for each in degraded(spec, provided)]
+        if Need.RESOURCES in provided:
+            served = self.declared_models() or tuple(self.models)
+            unknown = [name for name in served if not (name in self.models and self.models[name].demand)]
+            notes += unknown_demand_notes(specs, unknown)
+        return list(dict.fromkeys([*notes, *self.without_effect()]))
 
     def without_effect(self) -> list[str]:
         """Notes on permissions and weights of tenants that no policy's order reads."""

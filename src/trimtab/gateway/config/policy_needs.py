@@ -82,6 +82,19 @@ def needs_of_policy(spec: str) -> frozenset[Need]:
     return frozenset().union(*(member.all_needs for member in find(spec)))
 
 
+def unknown_demand_notes(specs: Iterable[str], models: Collection[str]) -> Iterator[str]:
+    """A note for each policy that weighs resources, where the demand of these models is not declared."""
+    from trimtab.policies import find
+
+    for spec in specs if models else ():
+        if Need.RESOURCES in find(spec)[0].all_needs:
+            yield (
+                f"policy {spec!r}: what a request of {', '.join(models)} takes of resources is learned from "
+                "reports, since `models.NAME.demand` does not declare it; until then nodes with 98 % or more "
+                "of a resource in use come last"
+            )
+
+
 def need_field_errors(
     policies: Iterable[tuple[Path, str]], provided: frozenset[Need]
 ) -> Iterator[FieldError]:

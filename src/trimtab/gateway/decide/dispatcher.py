@@ -164,6 +164,14 @@ class PolicyDispatcher(FleetListener):
         pool.newcomers.append(entry)
         return entry
 
+    def replace(self, waiting: Exchange, by: Exchange) -> None:
+        """A Dispatcher method."""
+        pool = self._pools.of(waiting)
+        entry = pool.entries[waiting.row]
+        entry.exchange, by.row = by, waiting.row
+        entry.spec = self._requests.resized(entry, pool)
+        pool.live.resize(by.row, entry.spec)
+
     def decide(self) -> None:
         """Decide about all submitted requests, in one turn of each pool."""
         for pool in tuple(self.pools.values()):

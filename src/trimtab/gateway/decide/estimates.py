@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from trimtab.gateway.api.units import OutputEstimate, used
+from trimtab.gateway.api.units import OutputEstimate, predictable, used
 from trimtab.gateway.model import Exchange, Kind
 
 ClassKey = tuple[str, Kind]  # model and kind
@@ -107,13 +107,15 @@ class ServiceEstimates:
     ) -> NewEstimate | None:
         """Learn from a request of class `of` that took so long; returns the new estimate, None = unchanged.
 
-        Updates the class's output estimate and the exchange's actual units. `is_timed`: whether the duration
-        counts; this process may have been stalled meanwhile.
+        Updates the class's output estimate and the exchange's actual units. Seconds are learned for the units
+        that a request shows before it is served, but for its output: tokenizers count prompts otherwise.
+        `is_timed`: whether the duration counts; this process may have been stalled meanwhile.
         """
         facts, usage, node = exchange.facts, exchange.usage, exchange.attempts[-1].node
         units = exchange.units
         if facts is not None and usage is not None:
-            units = exchange.actual_units = used(facts, of.kind, usage)
+            exchange.actual_units = used(facts, of.kind, usage)
+            units = predictable(facts, of.kind, usage)
             if usage.completion_tokens:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
         if not is_timed or seconds <= 0.0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.gateway.api.units import MEDIA, used
+from trimtab.gateway.api.units import MEDIA, predictable
 from trimtab.gateway.decide.estimates import ENOUGH, LEAST_S, RequestClass
 from trimtab.gateway.decide.load_times import ColdAnswer
 from trimtab.gateway.decide.placements import Placements
@@ -72,7 +72,7 @@ class Feedback:
             if is_timed and not attempt.load_s:
                 seconds = self._service_s(exchange)
                 at = item, node.type_name or node.name
-                units = exchange.units if usage is None else used(facts, of.kind, usage)
+                units = exchange.units if usage is None else predictable(facts, of.kind, usage)
                 times.note_cold(ColdAnswer(at, of.key, units, seconds))
             return False
         self._learn_loads(of, node)

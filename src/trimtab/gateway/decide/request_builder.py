@@ -84,6 +84,12 @@ class RequestBuilder:
         """
         return entry.spec.deadline_s == entry.exchange.deadline_s - self._pools.origin_s
 
+    def resized(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
+        """The spec of a waiting request of another size; it has waited since it arrived."""
+        exchange = entry.exchange
+        spec = self.build(exchange, pool, exchange.arrived_s - self._pools.origin_s)
+        return spec._replace(arrival_s=entry.spec.arrival_s)
+
     def rebuild(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
         """The spec of a waiting request for a rebuilt state; its arrival and its deadline stay."""
         before, arrived_s = entry.spec, entry.spec.arrival_s

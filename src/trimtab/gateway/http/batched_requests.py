@@ -1,4 +1,4 @@
-"""Requests for embeddings that come within a window and go to a node as one.
+"""Requests for embeddings that come within a window, or wait for a node, and go to it as one.
 
 A batch has requests of one tenant only, which agree in all but their texts. If a node refuses or loses it,
 each request goes on alone: one request cannot fail the others.
@@ -25,7 +25,11 @@ BatchKey = tuple[object, ...]
 
 
 class Batch:
-    """One batch, from its first request to the last answer."""
+    """One batch, from its first request to the last answer.
+
+    After its window it waits for a node as one request in the queue, in the place of its first, and takes
+    further requests until a node has it.
+    """
 
     def __init__(self, batches: dict[BatchKey, Batch], key: BatchKey, request: dict[str, Any]) -> None:
         self._batches, self._key, self._request = batches, key, request
@@ -43,48 +47,77 @@ class Batch:
         if exchange.deadline_s < float("inf"):
             loop = exchange.context.loop
             self._timers.append(loop.call_at(exchange.deadline_s, self._expire, exchange))
+        if self._is_sent:
+            self._resize()
         return len(self._members)
 
-    def has_room(self, texts: list[Any]) -> bool:
-        """Whether the texts of one more request fit."""
+    def takes(self, texts: list[Any]) -> bool:
+        """Whether no node has it yet, and these texts fit."""
+        if self._is_sent and not (self._inner or self._members[0]).is_waiting:
+            return False
         return sum(map(len, self._texts)) + len(texts) <= MOST_TEXTS
 
     def send_after(self, loop: asyncio.AbstractEventLoop, window_s: float) -> None:
         """Send it when its window ends, unless it is full before."""
-        self._timers.append(loop.call_later(window_s, self.send))
+        self._timers.append(loop.call_later(window_s, self._send))
 
-    def send(self) -> None:
-        """Send it now. A request that is alone in it goes as it came."""
+    def fill(self) -> None:
+        """Take no more requests: it is full, or the next one does not fit."""
+        self._close()
+        self._send()
+
+    def _send(self) -> None:
+        """Ask for a node. A request that is alone in it goes as it came, and waits for others meanwhile."""
         if self._is_sent:
             return
         self._is_sent = True
+        first = self._members[0]
+        if len(self._members) > 1:
+            self._make_inner(first).submit(as_it_is=True)
+        else:
+            first.submit(as_it_is=True)
+
+    def _make_inner(self, first: ProxiedExchange) -> InnerExchange:
+        self._inner = inner = InnerExchange(self, first, "batch", b"", _facts_of(self._members))
+        self._write(inner)
+        return inner
+
+    def _write(self, inner: InnerExchange) -> None:
+        inner.body, inner.facts = joined(self._request, self._texts), _facts_of(self._members)
+        inner.deadline_s = max(member.deadline_s for member in self._members)
+
+    def _resize(self) -> None:
+        """It waits for a node and has more requests than before, or fewer."""
+        inner, first = self._inner, self._members[0]
+        if inner is None:
+            self._make_inner(first).take_place_of(first)
+        else:
+            self._write(inner)
+            inner.take_place_of(inner)
+
+    def _close(self) -> None:
         if self._batches.get(self._key) is self:
             del self._batches[self._key]
-        pairs = [(m, t) for m, t in zip(self._members, self._texts, strict=True) if m.group is self]
-        self._members, self._texts = [m for m, _ in pairs], [t for _, t in pairs]
-        if len(pairs) < 2:
-            self._go_on_alone()
-            return
-        first = self._members[0]
-        body = joined(self._request, self._texts)
-        self._inner = inner = InnerExchange(self, first, "batch", body, _facts_of(self._members))
-        inner.deadline_s = max(member.deadline_s for member in self._members)
-        inner.submit(as_it_is=True)
 
     def left(self, outer: ProxiedExchange) -> None:
         """A client is gone or has another answer; the batch goes on for the others."""
-        outer.group = None
+        outer.group, inner = None, self._inner
+        if inner is None or inner.is_waiting:
+            k = self._members.index(outer)
+            del self._members[k], self._texts[k]
+            if self._members and inner is not None:
+                self._resize()
         if any(member.group is self for member in self._members):
             return
         self._stop_timers()
-        if self._batches.get(self._key) is self:
-            del self._batches[self._key]
+        self._close()
         self._is_sent = True
-        if self._inner is not None and not self._inner.over:
-            self._inner.client_gone()
+        if inner is not None and not inner.over:
+            inner.client_gone()
 
     def inner_ended(self, inner: InnerExchange) -> None:
         """The batch is over."""
+        self._close()
         result = inner.result
         if result is not None and 200 <= result[0].status < 300:
             try:
@@ -99,7 +132,7 @@ class Batch:
             self._refuse(inner.refusal or final_refusal(Cause.BUSY))
 
     def _answer(self, head: ResponseHead, bodies: list[bytes], inner: InnerExchange) -> None:
-        says = b"x-trimtab-batch: %d\r\n" % len(bodies)
+        says = b"x-trimtab-batch: %d\r\n" % len(bodies) if len(bodies) > 1 else b""
         for member, body in zip(self._members, bodies, strict=True):
             if self._release(member):
                 member.usage, _ = read_answer(Kind.EMBEDDING, body)
@@ -128,7 +161,7 @@ class Batch:
         return not member.over
 
     def _expire(self, member: ProxiedExchange) -> None:
-        if member.group is self:
+        if member.group is self and not member.submitted:  # else the queue knows its deadline
             member.give_up(_LATE)
 
     def _stop_timers(self) -> None:

@@ -63,12 +63,12 @@ class GroupedRequests:
         about = exchange.target, exchange.route, exchange.session, exchange.priority, exchange.background
         key = (tenant.name, *about, batch_key(request, texts))
         batch = self._open.get(key)
-        if batch is not None and not batch.has_room(texts):
-            batch.send()
+        if batch is not None and not batch.takes(texts):
+            batch.fill()
             batch = None
         if batch is None:
             batch = self._open[key] = Batch(self._open, key, request)
             batch.send_after(exchange.context.loop, window_s)
         if batch.add(exchange, texts) >= most:
-            batch.send()
+            batch.fill()
         return True

@@ -92,6 +92,20 @@ class ProxiedExchange(IncomingExchange):
         if not context.outbox.is_awaited:
             context.dispatcher.decide()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its first node."""
+        return self.submitted and not self.attempts and not self.over
+
+    def take_place_of(self, waiting: ProxiedExchange) -> None:
+        """Wait in place of another exchange that `is_waiting`, or go on waiting with another size."""
+        if waiting is not self:
+            self.submitted, waiting.submitted = True, False
+            self.limits, self.arrived_s = waiting.limits, waiting.arrived_s
+            for tell in self.context.on_arrived:
+                tell(self)
+        self.context.dispatcher.replace(waiting, self)
+
     def _is_served_otherwise(self) -> bool:
         """Whether the result cache has the answer, or parts or a batch bring it."""
         results, grouping = self.context.results, self.context.grouping
@@ -420,8 +434,6 @@ class ProxiedExchange(IncomingExchange):
         if self.over:
             return
         self._drop_attempts()
-        if self.group is not None:
-            self.group.left(self)
         if self.task is not None:
             self.task.cancel()
         if self.submitted:
@@ -450,6 +462,8 @@ class ProxiedExchange(IncomingExchange):
         """End the exchange. `close`: close the client's connection; `broken`: reset it."""
         self.over = True
         self.outcome = outcome
+        if self.group is not None:
+            self.group.left(self)
         context = self.context
         self.ended_s = context.loop.time()
         context.scanner.unwatch(self)
@@ -478,8 +492,6 @@ class ProxiedExchange(IncomingExchange):
         if self.over:
             return
         self._drop_attempts()
-        if self.group is not None:
-            self.group.left(self)
         if self.submitted:
             self.context.dispatcher.abort(self)
         self._kept = None

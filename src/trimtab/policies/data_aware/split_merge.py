@@ -9,14 +9,21 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, empty_plan
+from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, needs_of
 from trimtab.errors import UsageError
-from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
+from trimtab.policies.load_aware.least_expected_completion import (
+    LeastExpectedCompletion,
+    expected_completion_s,
+    rank_by_completion,
+)
+from trimtab.policies.shared.node_words import refresh_nodes
 from trimtab.policies.shared.part_weights import part_weights
+from trimtab.policies.shared.selection import rank
 from trimtab.policies.shared.without import NO_LOADS
 
 Floats = NDArray[np.float64]
@@ -36,6 +43,20 @@ class Recent(NamedTuple):
     per_s: float
 
 
+@helper
+def _rank_apart(view: View, memory: Memory, work: Any, ranking: Any) -> int:
+    """As `rank_by_completion`, but a node with requests counts as slower the more of its slots have one."""
+    nodes, apart_frac, count = view.nodes, memory.params[2], 0
+    if memory.params[0] == 1.0:
+        refresh_nodes(view, memory)
+    for j in range(view.context.n_nodes):
+        if can_take(view, work, j):
+            in_flight = nodes.in_flight[j]
+            longer = 1.0 + apart_frac * (min(1, in_flight) + in_flight / nodes.slots[j])
+            count = rank(ranking, count, j, longer * expected_completion_s(view, work, j))
+    return count
+
+
 @dataclass(frozen=True)
 class SplitMerge(Policy):
     """Split requests into as many parts as pay at the present load, and batch waiting work under load.
@@ -46,11 +67,16 @@ class SplitMerge(Policy):
         1 to their maximum: service of the longest part + join + expected wait at the load of all parts. The
         plan takes the cheapest number for all classes, then changes class by class what makes the sum
         cheaper. Where nodes differ in speed, parts are sized so that they end together on the fastest slots
-        that are expected to be free. From the load `batch_from_load_frac` on, nodes batch waiting work.
-        Batches wait to fill for a window that grows with the load from 0 to `window_frac` mean services.
+        that are expected to be free. From the load `batch_from_load_frac` on, work that waits is batched.
+        With `window_frac` batches also wait to fill while a node is free, for a window that grows with the
+        load from 0 to `window_frac` mean services.
         Where a further request of a batch costs less than its own service (`marginal_frac`) and single
         requests would overload the nodes, the cost assumes batches just large enough for a load of 0.9.
-        Requests and parts go where `least-expected-completion` sends them.
+        Requests go where `least-expected-completion` sends them. So do parts, and requests that may be split,
+        but nodes with free slots are not all alike to them: an idle node is taken before one that has
+        requests, if it is slower by no more than `apart_frac`, else the one with the larger share of its
+        slots free. So parts of a request do not all go to the first idle node, where they may disturb each
+        other.
     Source
         Splitting: Kay Ousterhout, Aurojit Panda, Joshua Rosen, Shivaram Venkataraman, Reynold Xin, Sylvia
         Ratnasamy, Scott Shenker, Ion Stoica: "The case for tiny tasks in compute clusters", HotOS 2013.
@@ -63,7 +89,8 @@ class SplitMerge(Policy):
         As least-expected-completion; in `plan`, classes, sizes and possible parts of recent arrivals, their
         rate, and the slots of nodes that are up.
     Cost
-        O(nodes) a decision; O(classes × parts × arrivals remembered) a plan, a few times.
+        As least-expected-completion a decision, O(nodes) for parts; O(classes × parts × arrivals remembered)
+        a plan, a few times.
     When it wins / loses
         Wins over any fixed number of parts where the load changes or classes differ. At a steady load of one
         class the best fixed number is as good. Does nothing where the scenario's classes declare neither
@@ -89,6 +116,7 @@ class SplitMerge(Policy):
     batch_max: int = 8  # requests of a batch, once there are batches
     batch_from_load_frac: float = 0.7
     window_frac: float = 0.0  # of a mean service, at load 1
+    apart_frac: float = 0.1  # of its completion, by which a part may end later at an idle node
 
     def __post_init__(self) -> None:
         """Raise UsageError for parameters out of range."""
@@ -98,6 +126,7 @@ class SplitMerge(Policy):
             ("join_s", 0),
             ("marginal_frac", 0),
             ("window_frac", 0),
+            ("apart_frac", 0),
         ):
             if not getattr(self, name) >= least:
                 raise UsageError(
@@ -105,12 +134,13 @@ class SplitMerge(Policy):
                 )
 
     def init(self, cluster: Cluster) -> Memory:
-        """As least-expected-completion."""
-        return LeastExpectedCompletion().init(cluster)
+        """As least-expected-completion, and `apart_frac`."""
+        made = LeastExpectedCompletion().init(cluster)
+        return made._replace(params=np.append(made.params, self.apart_frac))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Price every number of parts; set batches and windows by the load at the cheapest."""
-        classes, slots = len(view.fixed_s), int(view.nodes.slots[view.nodes.up == 1].sum())
+        classes, slots = len(view.fixed_s), _usable_slots(view)
         arrived = history.work[-self.recent :]
         if len(arrived) < 2 or slots == 0:
             return _plan_of(classes, _MANY, 1, 0.0)
@@ -165,7 +195,20 @@ class SplitMerge(Policy):
         share = np.clip((load - from_load) / max(1.0 - from_load, 1e-9), 0.0, 1.0)
         return float(share * self.window_frac * np.mean(recent.fixed_s + recent.variable_s))
 
-    dispatch = staticmethod(LeastExpectedCompletion.dispatch)
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by expected completion; for parts those with requests come later."""
+        if work.parts_max > 1:
+            return int(_rank_apart(view, memory, needs_of(work), ranking))
+        return int(rank_by_completion(view, memory, needs_of(work), ranking))
+
+
+def _usable_slots(view: View) -> int:
+    """Slots of nodes that are up; a live host may allow fewer requests than a node has slots."""
+    nodes = view.nodes
+    allowed = np.minimum(nodes.slots, nodes.in_flight + np.maximum(nodes.room, 0))
+    return int(allowed[nodes.up == 1].sum())
 
 
 def _plan_of(classes: int, parts: int, batch_max: int, window_s: float) -> Plan:

@@ -20,7 +20,7 @@ from trimtab.policies.shared.portfolio import (
     TUNED,
     Floats,
     Notes,
-    check_window,
+    check_parameters,
     evidence_of,
     is_better,
     simulated,
@@ -37,7 +37,8 @@ class Auto(Policy):
         The portfolio and the rollouts of `what-if`, with a memory. For each candidate it keeps the logarithm
         of the objective over the candidates' median, smoothed exponentially with weight `memory` on the
         past. A candidate takes over when its smoothed objective is `hysteresis_frac` lower. The objective is
-        mean completion, or its 99th percentile, estimated by the mean of the longest 2 %.
+        mean completion, or its 99th percentile, estimated by the mean of the longest 2 %. With `w_price` each
+        dollar of node time counts as that many seconds of completion.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013; smoothing: Robert Brown,
@@ -60,14 +61,15 @@ class Auto(Policy):
     plan_period_s: float = 5.0
     objective: str = "mean"
     window: int = 600  # requests
+    w_price: float = 0.0  # seconds per dollar of node time
     memory: float = 0.5
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
 
     def __post_init__(self) -> None:
-        """Check the objective and the window."""
-        check_window(self.name, self.window)
+        """Check the parameters."""
+        check_parameters(self.name, self.window, self.w_price)
         if self.objective not in OBJECTIVES:
             expected = f"one of {', '.join(OBJECTIVES)}"
             raise UsageError("unknown", field="auto.objective", value=self.objective, expected=expected)
@@ -83,7 +85,7 @@ class Auto(Policy):
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
         """Simulate the candidates, add the results to the evidence, and let the best by that take over."""
-        notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
+        notes, active = Notes.read(history.plan.params, self.w_price), int(history.plan.active_idx[0])
         told = view, history, waiting
         found = simulated(notes, active, told, rollout, self.window, self.objective)
         if found is None:

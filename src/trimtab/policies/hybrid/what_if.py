@@ -16,7 +16,7 @@ from trimtab.policies.shared.portfolio import (
     PORTFOLIO,
     TUNED,
     Notes,
-    check_window,
+    check_parameters,
     evidence_of,
     is_better,
     simulated,
@@ -33,7 +33,9 @@ class WhatIf(Policy):
         the cost index with one weight doubled or halved. Only the second half counts, because work that
         other policies placed influences the first half. A candidate takes over if its mean is
         `hysteresis_frac` better, and the gain is significant in a paired test over batches of requests. The
-        same holds for weights. At the start the declared workload is simulated, if the host declares one.
+        same holds for weights. With `w_price` each dollar of node time counts as that many seconds of
+        completion, to the rollouts and to the cost index. At the start the declared workload is simulated, if
+        the host declares one.
         Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
         3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout;
         `outage-aware` too while failures were seen or the calendar has outages to come.
@@ -58,13 +60,14 @@ class WhatIf(Policy):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: float = 5.0
     window: int = 600  # requests
+    w_price: float = 0.0  # seconds per dollar of node time
     hysteresis_frac: float = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
 
     def __post_init__(self) -> None:
-        """Check the window."""
-        check_window(self.name, self.window)
+        """Check the parameters."""
+        check_parameters(self.name, self.window, self.w_price)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:
@@ -77,7 +80,7 @@ class WhatIf(Policy):
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
         """Simulate the candidates, and let the best take over."""
-        notes, active = Notes.read(history.plan.params), int(history.plan.active_idx[0])
+        notes, active = Notes.read(history.plan.params, self.w_price), int(history.plan.active_idx[0])
         told = view, history, waiting
         found = simulated(notes, active, told, rollout, self.window, "mean")
         if found is None:

@@ -25,7 +25,7 @@ from trimtab.policies.shared.claims import (
     wait_behind_s,
 )
 from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
-from trimtab.policies.shared.fitting import starts_now
+from trimtab.policies.shared.fitting import last_if_full, starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.transfers import transfer_s
@@ -257,7 +257,7 @@ class DownstreamAware(Policy):
                 after_s = least_after_s(view, work, ahead, j)
                 cost_s = _priced_s(view, needs, floats, j, after_s, rest_s)
                 soonest_s = min(soonest_s, cost_s)
-                note_s = base + cost_s
+                note_s = base + cost_s + last_if_full(view, needs, j)
             floats[NOTES + i] = note_s
         count = rank_noted(floats, ranking, idle)
         if count == 0:

@@ -26,7 +26,7 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.errors import UsageError
-from trimtab.policies.shared.fitting import starts_now
+from trimtab.policies.shared.fitting import last_if_full, starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes, type_of_group
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
@@ -211,7 +211,8 @@ class LateBinding(Policy):
             wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
             is_able = starts_now(view, needs, j)
             idle_s = min(idle_s, taken_s if is_able else np.inf)
-            floats[NOTES + i] = taken_s + crowding * wasted_s - aged_s if is_able else np.inf
+            score_s = taken_s + crowding * wasted_s - aged_s + last_if_full(view, needs, j)
+            floats[NOTES + i] = score_s if is_able else np.inf
         count = rank_noted(floats, ranking, idle)
         for i in range(count):
             ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])

@@ -12,7 +12,8 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, missing_load_s, needs_of, own_s
+from trimtab.errors import UsageError
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.wait_index import (
@@ -58,6 +59,18 @@ def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any) -> int:
     return int(count)
 
 
+@helper
+def rank_by_completion(view: View, memory: Memory, work: Any, ranking: Any) -> int:
+    """Rank all nodes by expected completion."""
+    if memory.params[0] == 1.0:
+        return int(_rank_indexed(view, memory, work, ranking))
+    floats, w_load = memory.floats, memory.params[1]
+    for j in range(view.context.n_nodes):
+        score_s = expected_completion_s(view, work, j) if can_take(view, work, j) else np.inf
+        floats[NOTES + j] = score_s if w_load == 0.0 else score_s + w_load * missing_load_s(view, work, j)
+    return int(rank_noted(floats, ranking, view.context.n_nodes))
+
+
 @dataclass(frozen=True)
 class LeastExpectedCompletion(Policy):
     """Send each request to the node where it is expected to complete first.
@@ -65,7 +78,7 @@ class LeastExpectedCompletion(Policy):
     Idea
         completion(node) = wait + model load + service, all estimated: wait = what is queued and what remains
         of running work, per slot (0 while a slot is free); load = seconds to load the models that the node
-        lacks. Least first, ties by node.
+        lacks. Least first, ties by node. With `w_load` each second of loading counts as so many more.
     Source
         Muthucumaru Maheswaran, Shoukat Ali, Howard Jay Siegel, Debra Hensgen, Richard Freund: "Dynamic
         mapping of a class of independent tasks onto heterogeneous computing systems", Journal of Parallel and
@@ -77,15 +90,18 @@ class LeastExpectedCompletion(Policy):
         estimated service time of this request per node type; which nodes are up, have room and serve the
         class.
     Cost
-        O(nodes) in small clusters; else by an index, O(items that it holds) per change of a node, and
-        per decision O(groups × nodes / 60), mostly much less.
+        O(nodes) in small clusters and with `w_load`; else by an index, O(items that it holds) per change of a
+        node, and per decision O(groups × nodes / 60), mostly much less.
     When it wins / loses
         Wins where nodes are unrelated and model loads cost as much as service. Greedy: it may fill fast nodes
-        with requests that others need more; misled by wrong estimates.
+        with requests that others need more; misled by wrong estimates. Where several models share nodes that
+        hold one each, it swaps them for single requests, which then all wait for loads: `w_load` of 3 to 10
+        keeps models where they are until the wait for them is as long as that many loads.
     Deviations from the source
         Machines have several slots, shared evenly by the backlog; loading a model is added to the service
-        time, but loads of queued work are not. Running work drains at the rate of its slots, and never counts
-        as done before it ends: for overdue work a share of the estimate remains.
+        time, but loads of queued work are not. `w_load` is trimtab's own: the price of a swap to later
+        requests. The source's machines load nothing; by default it is 0. Running work drains at the rate of
+        its slots, and never counts as done before it ends: for overdue work a share of the estimate remains.
     """
 
     name: ClassVar[str] = "least-expected-completion"
@@ -93,21 +109,23 @@ class LeastExpectedCompletion(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
+    w_load: float = 0.0  # seconds per second of loading, beside the load itself
+
+    def __post_init__(self) -> None:
+        """Check the parameter."""
+        if not 0.0 <= self.w_load < float("inf"):
+            expected = "a number from 0 on"
+            field = "least-expected-completion.w_load"
+            raise UsageError("out of range", field=field, value=self.w_load, expected=expected)
 
     def init(self, cluster: Cluster) -> Memory:
-        """Whether there is an index of waits; the index, or notes of the nodes."""
-        if is_indexable(cluster):
-            return wait_index(cluster)._replace(params=np.ones(1))
-        return memory(params=[0.0], floats=notes_room(cluster.n_nodes))
+        """Whether there is an index of waits, and the price of loads; the index, or notes of the nodes."""
+        if is_indexable(cluster) and self.w_load == 0.0:
+            return wait_index(cluster)._replace(params=np.array([1.0, 0.0]))
+        return memory(params=[0.0, self.w_load], floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by expected completion."""
-        if memory.params[0] == 1.0:
-            return int(_rank_indexed(view, memory, needs_of(work), ranking))
-        needs, floats = needs_of(work), memory.floats
-        for j in range(view.context.n_nodes):
-            is_able = can_take(view, needs, j)
-            floats[NOTES + j] = expected_completion_s(view, needs, j) if is_able else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))
+        return int(rank_by_completion(view, memory, needs_of(work), ranking))

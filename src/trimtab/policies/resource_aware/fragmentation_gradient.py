@@ -14,7 +14,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
-from trimtab.policies.shared.fitting import has_room, largest, left_of, room_left
+from trimtab.policies.shared.fitting import has_room, largest, last_if_full, left_of, room_left
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import rank
 from trimtab.policies.shared.without import SLOTS_ONLY
@@ -107,7 +107,8 @@ def _score(view: View, work: Any, j: int, memory: Memory) -> float:
     left_over = room_left(view, work, j, memory.params)
     if view.demand.shape[1] == 0:
         return left_over
-    return steepness(_growth(view, work, j, memory), memory.params[len(memory.params) - 1], left_over)
+    growth, step = _growth(view, work, j, memory), memory.params[len(memory.params) - 1]
+    return steepness(growth, step, left_over) + last_if_full(view, work, j)
 
 
 @helper

@@ -5,13 +5,16 @@ Where a cluster models no resources, slots are the only one, and every request t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.view import View, can_take
+
+NEARLY_ALL_FRAC: Final = 0.98  # of a resource in use: such a node comes last to work of unknown demand
+LAST: Final = 1e6  # added to the score of such a node
 
 
 def largest(cluster: Cluster) -> Floats:
@@ -69,6 +72,23 @@ def has_room(view: View, work: Any, j: int) -> bool:
 def starts_now(view: View, work: Any, j: int) -> bool:
     """Whether node j has a slot free for this work, and room for its demand beside all that is there."""
     return is_slot_free(view, work, j) and (view.demand.shape[1] == 0 or has_room(view, work, j))
+
+
+@helper
+def last_if_full(view: View, work: Any, j: int) -> float:
+    """`LAST` where node j has nearly all of a resource in use, and nothing is known of what this work takes.
+
+    Without a demand all work fits beside all that is there. So the node is no candidate to hold back for: it
+    comes after all others.
+    """
+    many, c = view.demand.shape[1], work.class_idx
+    for k in range(many):
+        if view.demand[c, k] > 0.0:
+            return 0.0
+    for k in range(many):
+        if view.capacity[j, k] > 0.0 and view.used[j, k] >= NEARLY_ALL_FRAC * view.capacity[j, k]:
+            return LAST
+    return 0.0
 
 
 @helper(inline=True)

@@ -35,7 +35,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     DUAL_PRICE,  # at prices that are found anew for each rollout
     OUTAGE_AWARE,  # only where there is an outlook: else it is least-expected-completion
 )
-FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait, COST_INDEX.w_price)
+FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait)  # before that of the price
 TUNED = 1  # the candidate that has weights
 LEAST_ARRIVALS = 64  # fewer give no evidence
 MOST_WINDOWS = 2  # that are simulated, of work that comes
@@ -60,10 +60,11 @@ class Notes(NamedTuple):
     watch: Floats = np.zeros(0)  # what plans have seen of failures, as `availability` keeps it
 
     @classmethod
-    def read(cls, params: Floats) -> Notes:
-        """From the last plan; its first ones where there was none."""
+    def read(cls, params: Floats, w_price: float = 0.0) -> Notes:
+        """From the last plan; its first ones where there was none, with this weight of prices."""
         if len(params) < _END_OF_TOLD:
-            return cls(np.array(FIRST_WEIGHTS), -1.0, 0.0, np.zeros((_TOLD, 0)), np.zeros(0))
+            weights = np.array([*FIRST_WEIGHTS, w_price])
+            return cls(weights, -1.0, 0.0, np.zeros((_TOLD, 0)), np.zeros(0))
         told = params[_BEGIN_OF_TOLD:_END_OF_TOLD].reshape(_TOLD, len(PORTFOLIO))
         begin = _END_OF_TOLD + 1
         end = begin + int(params[_END_OF_TOLD])
@@ -108,10 +109,13 @@ class Simulated(NamedTuple):
     watch: Floats  # as in `Notes`
 
 
-def check_window(policy: str, window: int) -> None:
-    """Raises UsageError where nothing would be simulated."""
+def check_parameters(policy: str, window: int, w_price: float) -> None:
+    """Raises UsageError where nothing would be simulated, or costs would be gains."""
     if window < 1:
         raise UsageError("out of range", field=f"{policy}.window", value=window, expected="1 request or more")
+    if not 0.0 <= w_price < np.inf:
+        expected = "seconds per dollar, 0 or more"
+        raise UsageError("out of range", field=f"{policy}.w_price", value=w_price, expected=expected)
 
 
 def simulated(
@@ -128,7 +132,8 @@ def simulated(
     twice as many arrivals as that are simulated, up to `MOST_WINDOWS`, so that some tell a difference.
     Only the second half counts: what the others have placed, and the models they have loaded, stand in the
     first half in the way of the next candidate. None where nothing can be simulated, or too little has come
-    since the last time.
+    since the last time. Under prices the cost of a request is what it is to `cost-index`: its completion,
+    and `w_price` seconds for each dollar of node time.
     """
     view, history, _ = told
     is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
@@ -148,7 +153,7 @@ def simulated(
     is_tried = has_news or PORTFOLIO[active] is OUTAGE_AWARE
     tried = PORTFOLIO if is_tried else PORTFOLIO[:-1]
     variants = [Variant(policy, now) for policy in tried] + [Variant(COST_INDEX, changed)]
-    completion_s = rollout(variants, work, SERVICE_CV)
+    completion_s = rollout(variants, work, SERVICE_CV, notes.weights[-1])
     cost = costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active)
     if not is_tried:  # it counts as equal to the one in force, so it does not take over
         cost = np.insert(cost, len(tried), cost[active], axis=0)

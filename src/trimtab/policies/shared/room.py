@@ -9,7 +9,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import Memory, View, memory, type_of_node
-from trimtab.policies.shared.fitting import has_room, is_slot_free, largest, room_left
+from trimtab.policies.shared.fitting import has_room, is_slot_free, largest, last_if_full, room_left
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.model_memory import (
     drop_changed_models,
@@ -54,8 +54,8 @@ def note_room(view: View, work: Any, memory: Memory, sign: float) -> None:
     first += work.class_idx * n
     for j in range(n):
         if floats[first + j] != floats[first + j]:  # not kept
-            left = room_left(view, work, j, most)
-            floats[first + j] = sign * left if has_room(view, work, j) else np.inf
+            score = sign * room_left(view, work, j, most) + last_if_full(view, work, j)
+            floats[first + j] = score if has_room(view, work, j) else np.inf
         floats[NOTES + j] = floats[first + j] if is_slot_free(view, work, j) else np.inf
         if has_models and floats[NOTES + j] < np.inf:
             share = memory_share(view, work, floats, models, j, memory.ints[1])

@@ -2,7 +2,8 @@
 
 Load 1.0 is the highest rate at which the fluid programme class × node type is feasible with the mean true
 service times of these very requests, model loads excluded (`capacity`). The rate of n requests is n − 1 over
-the time from the first arrival to the last; a load stretches the times between them.
+the time from the first arrival to the last; a load stretches the times between them. At another load than
+the scenario's own, bursts, faults and background at set times stretch too: they meet the same requests.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from trimtab.experiments.scenario.build.traced import traced
 from trimtab.experiments.scenario.build.traced_chains import served_of, traced_chains, with_run_class
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served
+from trimtab.experiments.scenario.spec.set_times import stretched
 from trimtab.experiments.scenario.spec.shared_types import FloatArray
 from trimtab.experiments.scenario.spec.workload import BurstSpec
 from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
@@ -120,10 +122,12 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     are_bounds = scenario.serving.resources == "bound" and bool(cluster.resource_names)
     capacity_per_s = _capacity_per_s(cluster, mean_s, share, are_bounds)
     target = scenario.workload.load if load is None else load
+    stretch = 1.0  # of the times of the scenario, which are those of its own load
     if target is not None:
-        _scale_to(requests, target * capacity_per_s, scenario.name)
+        own, by = scenario.workload.load, _scale_to(requests, target * capacity_per_s, scenario.name)
+        stretch = by if own is None else own / target
     for burst in scenario.workload.bursts:
-        _condense(requests, burst)
+        _condense(requests, stretched(burst, stretch))
     requests.work["run_arrival_s"] = requests.work["arrival_s"]
     requests = replace(requests, chains=chains)
     if columns.leave_after_s is not None and scenario.serving.cancel == "always":
@@ -132,7 +136,13 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         cluster=cluster,
         requests=requests,
         options=replace(
-            build_options(scenario.serving, scenario.faults, scenario.background, cluster, seed),
+            build_options(
+                scenario.serving,
+                tuple(stretched(fault, stretch) for fault in scenario.faults),
+                tuple(stretched(entry, stretch) for entry in scenario.background),
+                cluster,
+                seed,
+            ),
             join_s=join_s(served),
             batch_marginal_frac=batch_marginal_frac(served),
         ),
@@ -273,12 +283,14 @@ def _condense(requests: Requests, burst: BurstSpec) -> None:
     requests.work["arrival_s"] = new_s
 
 
-def _scale_to(requests: Requests, rate_per_s: float, name: str) -> None:
-    """Stretch time about the first arrival; deadlines keep their distance from the arrival."""
+def _scale_to(requests: Requests, rate_per_s: float, name: str) -> float:
+    """Stretch time about the first arrival; deadlines keep their distance from it. Returns the factor."""
     if not (_span_s(requests) > 0 and rate_per_s > 0):
         expected = "null, as the requests arrive all at once or no node serves any of them"
         raise ScenarioError("cannot be set", file=name, field="workload.load", expected=expected)
     arrival_s = requests.work["arrival_s"]
-    scaled_s = arrival_s[0] + (arrival_s - arrival_s[0]) * (_rate_per_s(requests) / rate_per_s)
+    stretch = _rate_per_s(requests) / rate_per_s
+    scaled_s = arrival_s[0] + (arrival_s - arrival_s[0]) * stretch
     requests.work["deadline_s"] += scaled_s - arrival_s
     requests.work["arrival_s"] = scaled_s
+    return stretch
