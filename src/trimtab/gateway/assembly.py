@@ -170,9 +170,10 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the gateway can serve a request now."""
-        gets_work = self.fleet.gets_work
-        return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
+        """Whether the gateway can serve a request now: a node that has answered a check gets work."""
+        fleet = self.fleet
+        is_served = any(fleet.gets_work(node) and fleet.state(node).was_up for node in fleet.nodes)
+        return is_served and not self.plane.context.draining
 
     async def reload(self, config: GatewayConfig) -> dict[str, Any]:
         """Apply another configuration without dropping requests. On UsageError nothing has changed.

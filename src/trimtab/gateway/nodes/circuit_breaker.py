@@ -12,7 +12,7 @@ A 429 pauses nothing, unless the node says that it is about itself (`nodes.statu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
@@ -58,8 +58,18 @@ class _Record:
 class CircuitBreaker(HealthRule):
     """Holds nodes that fail to connect, and pauses busy ones."""
 
-    def __init__(self, fleet: Fleet, options: CircuitBreakerOptions | None = None) -> None:
-        self._fleet, self._options = fleet, options or CircuitBreakerOptions()
+    def __init__(
+        self,
+        fleet: Fleet,
+        options: CircuitBreakerOptions | None = None,
+        request_check: Callable[[Node], None] = lambda node: None,
+    ) -> None:
+        """`request_check(node)` starts a health check at once."""
+        self._fleet, self._options, self._request_check = (
+            fleet,
+            options or CircuitBreakerOptions(),
+            request_check,
+        )
         self._records: dict[int, _Record] = {}
 
     def attempts_succeeded(self, successes: Sequence[Success]) -> None:
@@ -99,8 +109,11 @@ class CircuitBreaker(HealthRule):
         if attempt.begun_s < record.held_s or not (is_trial or record.failures >= options.connect_failures):
             return  # it began before the breaker opened
         open_s = min(options.most_open_s, options.open_s * 2.0 ** min(record.times_open, 30))
+        is_first = record.times_open == 0
         record.times_open, record.held_s = record.times_open + 1, self._fleet.loop.time()
         self._fleet.hold(node, Hold.BREAKER, f"refuses connections; tried again after {open_s:g} s", open_s)
+        if is_first:  # a check that passes closes the breaker: not each time
+            self._request_check(node)
 
     def _busy(self, exchange: Exchange, attempt: Attempt) -> None:
         node, record, options = attempt.node, self._record(attempt.node), self._options

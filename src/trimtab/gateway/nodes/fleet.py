@@ -305,6 +305,13 @@ class Fleet:
         for listener in self.listeners:
             listener.on_round_trip(node, seconds)
 
+    def checked(self, node: Node, problem: str) -> None:
+        """The result of a health check; "" = the node passed it."""
+        self.report(f"node {node.name}", problem)
+        state = self.state(node)
+        state.fails_checks = bool(problem)
+        self._log_health(node, state)
+
     def report(self, source: str, problem: str) -> None:
         """Note a problem that stops nothing; "" = it is solved. Logged once for each change."""
         if self.problems.get(source, "") == problem:
@@ -382,8 +389,9 @@ class Fleet:
             self._tell("on_switch", node)
 
     def _log_health(self, node: Node, state: NodeState) -> None:
-        """Log a change of health. A node on trial may be dead still: it is up when the trial has passed."""
-        if node.health is state.logged_health or (state.is_open and state.is_on_trial):
+        """Log a change of health. A node on trial, or whose last check failed, may be dead still: not up."""
+        may_be_dead = state.is_open and (state.is_on_trial or state.fails_checks)
+        if node.health is state.logged_health or may_be_dead:
             return
         state.logged_health = node.health
         logger.log(
