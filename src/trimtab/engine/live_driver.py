@@ -110,6 +110,7 @@ class LiveDriver:
         planning: a log to continue.
         keeps_past: False if no planner will read `history`.
         templates: of the chains whose runs enter through `LiveRuns`.
+        bounds_time: a policy in plain Python must not keep the host from its other work (`decision_budget`).
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class LiveDriver:
         keeps_past: bool = True,
         host: HostMode = OPEN,
         templates: Templates | None = None,
+        bounds_time: bool = False,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
@@ -143,6 +145,7 @@ class LiveDriver:
             host=host,
             shadow=shadow,
             planning=planning,
+            bounds_time=bounds_time,
         )
         if begun_s > 0.0:
             self._driver.skip_plans(begun_s)

@@ -180,7 +180,7 @@ class Gateway:
 
         Returns the changes that were made and the keys that need a restart.
         """
-        rules = config_mapping.rules_of(config)
+        rules = await asyncio.to_thread(config_mapping.rules_of, config)  # it may import a user's file
         known = {
             spec for spec in config_mapping.policies_of(self.config) if ":" not in spec
         }  # no file: unchanged
