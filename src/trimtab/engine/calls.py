@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba
@@ -26,6 +27,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
 from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, RANKING, STATE, VIEW, bind, listed
+from trimtab.engine.decision_budget import DecisionBudget
 from trimtab.engine.loop import CALL_RAISED, advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
@@ -139,9 +141,16 @@ class Calls:
     """
 
     def __init__(
-        self, state: State, decider: Decider, shadow: Policy | None = None, *, compiled: bool
+        self,
+        state: State,
+        decider: Decider,
+        shadow: Policy | None = None,
+        *,
+        compiled: bool,
+        bounds_time: bool = False,
     ) -> None:
-        self._state, self._compiled = state, compiled
+        """`bounds_time`: plain Python may not keep the host from its other work (`decision_budget`)."""
+        self._state, self._compiled, self._bounds_time = state, compiled, bounds_time
         self._callbacks: list[Any] = []  # ctypes callbacks must outlive their last call
         self._raised: tuple[int, BaseException] | None = None
         self._addresses: np.ndarray | None = None  # the argument `bound` of `advance_bound`
@@ -265,12 +274,13 @@ class Calls:
         address = ctypes.cast(callback, ctypes.c_void_p).value
         return [memory(ints=[address]) for _ in self._state.order_memories]
 
+    def _bounded(self, call: Any) -> Any:
+        return partial(DecisionBudget().call, call) if self._bounds_time else call
+
     def _dispatch_callback(self, function: Any, plan: str, first: int) -> Any:
         """A callback for a plain `dispatch`. `first`: the dispatcher whose view and memory row 0 uses."""
-        decide, deciding = (
-            bound_dispatch(function, self._state, first),
-            memoryview(self._state.counts["deciding"]),
-        )
+        decide = self._bounded(bound_dispatch(function, self._state, first))
+        deciding = memoryview(self._state.counts["deciding"])
 
         def call(*_: Any) -> int:
             row = deciding[0]
@@ -284,7 +294,8 @@ class Calls:
         return call
 
     def _order_callback(self, function: Any) -> Any:
-        key, deciding = bound_order(function, self._state), memoryview(self._state.counts["deciding"])
+        key = self._bounded(bound_order(function, self._state))
+        deciding = memoryview(self._state.counts["deciding"])
 
         def call(*_: Any) -> float:
             row = deciding[0]

@@ -85,6 +85,7 @@ class Driver:
         shadow: Policy | None = None,
         planning: PlanningLog | None = None,
         declared: np.ndarray | None = None,
+        bounds_time: bool = False,
     ) -> None:
         self.decider, self.policy = decider, decider.dispatch
         self.active_idx = 0  # the active candidate of a composite policy
@@ -112,7 +113,7 @@ class Driver:
         self._see_events(self.state.events)
         work = Columns(self.state.work)
         self._arrival_s, self._run_arrival_s = work.arrival_s, work.run_arrival_s
-        self._calls = Calls(self.state, decider, shadow, compiled=compiled)
+        self._calls = Calls(self.state, decider, shadow, compiled=compiled, bounds_time=bounds_time)
         self._calls.begin()
         if requests.leave_s is not None:
             self._schedule_leaving(requests.leave_s)

@@ -110,6 +110,7 @@ class LiveDriver:
         planning: a log to continue.
         keeps_past: False if no planner will read `history`.
         templates: of the chains whose runs enter through `LiveRuns`.
+        bounds_time: a policy in plain Python must not keep the host from its other work (`decision_budget`).
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class LiveDriver:
         keeps_past: bool = True,
         host: HostMode = OPEN,
         templates: Templates | None = None,
+        bounds_time: bool = False,
     ) -> None:
         truth = np.zeros(rows, TRUTH)
         truth["factor"] = 1.0
@@ -143,6 +145,7 @@ class LiveDriver:
             host=host,
             shadow=shadow,
             planning=planning,
+            bounds_time=bounds_time,
         )
         if begun_s > 0.0:
             self._driver.skip_plans(begun_s)
@@ -293,8 +296,8 @@ class LiveDriver:
         return [j for i in range(AVOIDED) if (j := self._avoid[row, i]) >= 0]
 
     def avoid(self, row: int, nodes: Sequence[int]) -> None:
-        """Record the nodes that a request lost before it entered here."""
-        for i, j in enumerate(nodes):
+        """Let a request avoid the first AVOIDED of these nodes."""
+        for i, j in enumerate(nodes[:AVOIDED]):
             self._avoid[row, i] = j
         if nodes:
             self._avoiding.add(row)
@@ -330,11 +333,17 @@ class LiveDriver:
             self._past.note_size(row)
 
     def clear_avoided(self, row: int, now_s: float) -> None:
-        """Allow a waiting request the nodes that it has lost, from the next `advance` on."""
-        for i, j in enumerate(self.avoided(row)):
-            self._avoid[row, i] = -1
-            self._driver.push(now_s, SWITCH, j, 0)  # offers held requests to the node
+        """Allow a waiting request the nodes that it avoids, from the next `advance` on."""
+        for j in self.avoided(row):
+            self.allow(row, j, now_s)
         self._avoiding.discard(row)
+
+    def allow(self, row: int, node_idx: int, now_s: float) -> None:
+        """Allow a waiting request a node that it avoids."""
+        for i in range(AVOIDED):
+            if self._avoid[row, i] == node_idx:
+                self._avoid[row, i] = -1
+                self._driver.push(now_s, SWITCH, node_idx, 0)  # offers held requests to the node
 
     def abort(self, row: int, now_s: float) -> None:
         """Cancel a request whose client is gone. `take_ended` will return it."""

@@ -15,7 +15,6 @@ import orjson
 
 from trimtab.gateway.api.cors import PREFLIGHT, Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
-from trimtab.gateway.api.include_usage import inject_include_usage
 from trimtab.gateway.api.parse_body import BodyScan, body_scan, parse_body, parse_query
 from trimtab.gateway.api.prefer import wants_async
 from trimtab.gateway.config.routes import Resolved
@@ -196,9 +195,7 @@ class Admission:
             exchange.session = facts.session
         exchange.replayable = endpoint.replayable and body is not None
         asks = facts.stream and not facts.wants_usage and endpoint.kind in _STREAMED_KINDS
-        if asks and self.count_usage and body is not None:
-            exchange.body = inject_include_usage(body)
-            exchange.hides_usage = True
+        exchange.asks_usage = asks and self.count_usage and body is not None
         return self._admit(exchange, facts)
 
     def meant(

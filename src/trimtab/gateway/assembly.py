@@ -170,16 +170,17 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the gateway can serve a request now."""
-        gets_work = self.fleet.gets_work
-        return not self.plane.context.draining and any(gets_work(node) for node in self.fleet.nodes)
+        """Whether the gateway can serve a request now: a node that has answered a check gets work."""
+        fleet = self.fleet
+        is_served = any(fleet.gets_work(node) and fleet.state(node).was_up for node in fleet.nodes)
+        return is_served and not self.plane.context.draining
 
     async def reload(self, config: GatewayConfig) -> dict[str, Any]:
         """Apply another configuration without dropping requests. On UsageError nothing has changed.
 
         Returns the changes that were made and the keys that need a restart.
         """
-        rules = config_mapping.rules_of(config)
+        rules = await asyncio.to_thread(config_mapping.rules_of, config)  # it may import a user's file
         known = {
             spec for spec in config_mapping.policies_of(self.config) if ":" not in spec
         }  # no file: unchanged

@@ -189,6 +189,8 @@ class Node:
     reported: dict[str, float] = field(default_factory=dict)  # values from polling: "running", "waiting", …
     reported_s: dict[str, float] = field(default_factory=dict)  # source of values → when its page was read
     loader: Any = None  # nodes.item_loader.ItemLoader, where its models or adapters are loaded by calls
+    # By model: until when its streams go without `stream_options`, which it has refused; 0 = it takes it.
+    unasked_until_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -259,6 +261,7 @@ class Exchange:
         "tenant",
         "traceparent",
         "units",
+        "unread_coding",
         "usage",
     )
 
@@ -294,6 +297,7 @@ class Exchange:
         self.decision: Any = None  # what the dispatcher noted of its decision
         self.attempts: list[Attempt] = []
         self.usage: Usage | None = None
+        self.unread_coding = ""  # the content coding that hides the usage of its answer
         self.response_status = 0
         self.response_bytes = 0
         self.streamed_chunks = 0

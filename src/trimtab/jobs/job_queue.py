@@ -90,7 +90,9 @@ class JobQueue:
         end_s = loop.time() + timeout_s
         while True:
             await asyncio.sleep(0)  # what has just been started has its progress now
-            await self._give_back()
+            with suppress(StoreUnavailable, TimeoutError):  # `close` tries once more
+                async with asyncio.timeout_at(end_s):
+                    await self._give_back()
             left = sum(progress.is_only_here for progress in self._progress.values())
             if not left or loop.time() >= end_s:
                 return left
@@ -105,8 +107,7 @@ class JobQueue:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        with suppress(StoreUnavailable):
-            await self._store.write(partial(job_rows.release, owner=self.owner))
+        await self._store.write(partial(job_rows.release, owner=self.owner))
 
     async def close(self) -> None:
         """Stop at once: what is queued stays queued, what is dispatched is found by the next process."""

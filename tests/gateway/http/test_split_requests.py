@@ -46,7 +46,9 @@ def on_plane(test: Callable[[Plane], Any], *backends: PartsBackend, sizes: Any =
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    "how", [{}, {"chunked": True}, {"compresses": True}, {"chunked": True, "compresses": True}]
+)
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -57,9 +59,9 @@ def on_plane(test: Callable[[Plane], Any], *backends: PartsBackend, sizes: Any =
     ],
 )
 def test_the_parts_answers_are_joined_to_the_answer_of_the_whole(
-    path: str, said: dict[str, Any], chunked: bool
+    path: str, said: dict[str, Any], how: dict[str, bool]
 ) -> None:
-    backends = [PartsBackend(chunked=chunked), PartsBackend(chunked=chunked)]
+    backends = [PartsBackend(**how), PartsBackend(**how)]
 
     async def test(plane: Plane) -> None:
         head, answer = await ask(plane, said, path)

@@ -33,7 +33,7 @@ class Backend:
         self.seen: list[str] = []
         self.statuses = ["queued", "in_progress", "completed"]
         self.create: tuple[int, dict[str, str]] = (200, {})
-        self.drop = False
+        self.drop = self.compresses = False
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(f"{request.method} {request.path}")
@@ -50,7 +50,10 @@ class Backend:
             return web.json_response({"id": "v9", "status": status, "error": {"message": "too odd"}})
         status_code, headers = self.create
         usage = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
-        return web.json_response({"id": "v9", "usage": usage}, status=status_code, headers=headers)
+        made = web.json_response({"id": "v9", "usage": usage}, status=status_code, headers=headers)
+        if self.compresses:
+            made.enable_compression(web.ContentCoding.gzip)
+        return made
 
 
 class FirstNode:
@@ -212,9 +215,11 @@ def test_the_official_client_makes_and_fetches_a_video(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_respond_async_makes_a_job_of_any_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compresses", [False, True], ids=["plain", "compressed"])
+def test_respond_async_makes_a_job_of_any_request(tmp_path: Path, compresses: bool) -> None:
     async def main() -> None:
         async with gateway(tmp_path) as g:
+            g.backend.compresses = compresses
             prefer = {"Prefer": "wait=10, respond-async"}
             async with g.http.post("/v1/chat/completions", json={"model": "m"}, headers=prefer) as response:
                 assert response.status == 202

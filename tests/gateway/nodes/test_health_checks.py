@@ -9,6 +9,7 @@ from support.gateway.node_world import Backend, fleet_of, spec
 from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.model import Health, Node
+from trimtab.gateway.nodes import health_checks
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions, parse_listing
 from trimtab.gateway.nodes.node_state import Hold
@@ -52,6 +53,28 @@ def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
             backend.answers["/health"] = (500, "")
             await until(lambda: "node n0" in fleet.problems)
             assert fleet.gets_work(node)
+            await checker.close()
+            fleet.close()
+
+    asyncio.run(main())
+
+
+def test_a_failure_is_repeated_at_once_and_not_after_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_checks, "REPEAT_S", 0.01)
+
+    async def main() -> None:
+        async with Backend() as backend:
+            fleet = fleet_of(1, url=backend.url)
+            options = HealthCheckOptions(period_s=1e6, timeout_s=30.0)
+            checker, node = HealthChecker(fleet, options), fleet.nodes[0]
+            checker.start()
+            await until(lambda: fleet.state(node).was_up)
+            backend.answers["/health"] = (500, "")
+            checker.check_now(node)
+            await until(lambda: node.health is Health.DOWN)
+            backend.answers["/health"] = (200, "")
+            checker.check_now(node)
+            await until(lambda: fleet.gets_work(node))
             await checker.close()
             fleet.close()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.gateway.observe_builders import make_exchange
-from trimtab.gateway.model import Outcome, Usage
+from trimtab.gateway.model import Endpoint, Kind, Outcome, Usage
 from trimtab.gateway.nodes import fleet, periodic
 from trimtab.gateway.observe.logs import ROOT, RequestLog, Which, redacted, set_up_logs
 
@@ -43,6 +43,16 @@ def test_json_lines() -> None:
 @pytest.mark.parametrize(("which", "count"), [(Which.NONE, 0), (Which.FAILED, 1), (Which.ALL, 2)])
 def test_which_requests_get_a_line(which: Which, count: int) -> None:
     assert len(lines("text", which).splitlines()) == count
+
+
+def test_a_gateway_that_is_not_ready_is_no_failure() -> None:
+    stream = io.StringIO()
+    set_up_logs("text", stream=stream)
+    ready = Endpoint("/ready", ("GET",), Kind.READY, local=True)
+    RequestLog(Which.FAILED).ended(
+        [make_exchange(endpoint=ready, outcome=Outcome.FAILED, response_status=503)]
+    )
+    assert stream.getvalue() == ""
 
 
 def test_the_level_counts() -> None:

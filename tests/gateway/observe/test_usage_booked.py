@@ -40,6 +40,13 @@ def test_served_requests_are_booked(status: int, outcome: Outcome, n_booked: int
     assert book.rows == [("t", "llama", 30, 12, 2.0)] * n_booked
 
 
+def test_what_was_served_in_parts_or_in_a_batch_is_booked() -> None:
+    """It has no attempts of its own."""
+    book, usage = Book(), Usage(prompt_tokens=30)
+    UsageObserver(book).ended([make_exchange(usage=usage, attempts=[])])
+    assert book.rows == [("t", "llama", 30, 0, 2.0)]
+
+
 def test_what_no_node_got_and_what_nobody_pays_for_is_not_booked() -> None:
     book = Book()
     for exchange in (make_exchange(attempts=[]), make_exchange(tenant=None)):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -230,21 +231,72 @@ def test_a_read_only_sqlite_refuses_writes_and_recovers(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_postgresql_may_stop_and_come_back(postgres: Postgres) -> None:
+def test_calls_wait_while_postgresql_is_away(postgres: Postgres, caplog: pytest.LogCaptureFixture) -> None:
     url = postgres.url("stopped")
 
     async def main() -> None:
-        store = await _opened(url)
-        await store.write(lambda connection: sign_of_life(connection, "a"))
+        patient, hasty = await _opened(url, call_s=60.0), await _opened(url, call_s=0.2)
+        await patient.write(lambda connection: sign_of_life(connection, "a"))
         await asyncio.to_thread(postgres.stop)
-        with pytest.raises(StoreUnavailable):
-            await store.write(lambda connection: sign_of_life(connection, "b"))
-        assert not store.available
+        calls = [asyncio.create_task(patient.write(partial(sign_of_life, process=name))) for name in "bc"]
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="connection"):
+                await hasty.write(lambda connection: sign_of_life(connection, "never"))
+        assert not patient.available
+        assert not any(call.done() for call in calls)
         await asyncio.to_thread(postgres.start)
-        await store.write(lambda connection: sign_of_life(connection, "c"))
-        assert await store.read(_count) == 2
-        assert store.available
+        await asyncio.gather(*calls)
+        assert await patient.read(_count) == 3
+        assert patient.available
+        await asyncio.to_thread(postgres.stop)
+        waits = asyncio.create_task(patient.read(_count))
+        await asyncio.sleep(0)
+        patient.wait_no_more()
+        with pytest.raises(StoreUnavailable, match="connection"):
+            await waits
+        await asyncio.to_thread(postgres.start)
+        await patient.close()
+        await hasty.close()
+
+    asyncio.run(main())
+    told = [record.message for record in caplog.records if record.name.endswith("outages")]
+    assert sum("work waits for it for 60 s" in line for line in told) == 2  # once an outage
+    assert sum("nothing waits longer" in line for line in told) == 1
+    assert sum("is back after" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("while_committing", [False, True])
+def test_work_is_done_again_unless_it_may_have_been_committed(
+    postgres: Postgres, while_committing: bool
+) -> None:
+    url = postgres.url(f"killed{while_committing}".lower())
+
+    async def main() -> None:
+        store = await _opened(url)
+        other, done, killed = make_engine(url), [], []
+
+        def kill(connection: sa.Connection) -> None:
+            if done == [1] and not killed:
+                killed.append(1)
+                pid = connection.scalar(sa.select(sa.func.pg_backend_pid()))
+                with other.connect() as killer:
+                    killer.execute(sa.select(sa.func.pg_terminate_backend(pid, 5000)))
+
+        def work(connection: sa.Connection) -> None:
+            done.append(1)
+            if not while_committing:
+                kill(connection)
+            sign_of_life(connection, "a")
+
+        if while_committing:
+            sa.event.listen(store.engine, "commit", kill)
+            with pytest.raises(StoreUnavailable):
+                await store.write(work)
+        else:
+            await store.write(work)
+        assert (len(done), await store.read(_count)) == ((1, 0) if while_committing else (2, 1))
         await store.close()
+        other.dispose()
 
     asyncio.run(main())
 

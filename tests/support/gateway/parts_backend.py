@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -37,9 +38,17 @@ class PartsBackend:
     With `waits` it answers once `go` is set; `dropped` counts the requests that were given up before.
     """
 
-    def __init__(self, fails: int = 0, refuses: str = "", waits: bool = False, chunked: bool = False) -> None:
+    def __init__(
+        self,
+        fails: int = 0,
+        refuses: str = "",
+        waits: bool = False,
+        chunked: bool = False,
+        compresses: bool = False,
+    ) -> None:
         self.asked: list[dict[str, Any]] = []
         self.fails, self.refuses, self.chunked = fails, refuses, chunked
+        self.compresses = compresses
         self.go = asyncio.Event()
         if not waits:
             self.go.set()
@@ -65,6 +74,8 @@ class PartsBackend:
             else:
                 status, answer = "200 OK", json.dumps(answer_to(path, said)).encode()
             begin = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n".encode()
+            if self.compresses:
+                begin, answer = begin + b"content-encoding: gzip\r\n", gzip.compress(answer)
             if self.chunked:
                 writer.write(
                     begin + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(answer), answer)

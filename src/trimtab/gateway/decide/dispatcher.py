@@ -34,6 +34,7 @@ from trimtab.gateway.decide.slot_accounting import SlotAccounting
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.tenant_holds import name_of
 
 TIMED_MASK: Final = 63  # one turn in 64 is timed
 
@@ -145,23 +146,30 @@ class PolicyDispatcher(FleetListener):
             if not pool.live.has_row:
                 exchange.refuse(queue_full(pool, self.rules.max_wait_s))
                 return
+        kept_from = self.fleet.meet(name_of(exchange.tenant))
         now_s = self.now_s()
         if pool.reads_prefix:
-            self._decide_alone(exchange, pool, now_s)
+            self._decide_alone(exchange, pool, kept_from, now_s)
         else:
-            self._enter(exchange, pool, now_s)
+            self._enter(exchange, pool, kept_from, now_s)
 
-    def _decide_alone(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> None:
+    def _decide_alone(
+        self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float
+    ) -> None:
         """Decide at once: policies see the prefix of one request at a time."""
         matched = self._affinity.show_prefix(exchange, pool)
-        entry = self._enter(exchange, pool, now_s)
+        entry = self._enter(exchange, pool, kept_from, now_s)
         if matched:
             entry.matched = matched
         self.decide()
 
-    def _enter(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> Entry:
+    def _enter(self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float) -> Entry:
         entry = pool.enter(exchange, self._requests.build(exchange, pool, now_s), now_s)
         pool.newcomers.append(entry)
+        if kept_from:
+            live, row = pool.live, exchange.row
+            if any(j not in kept_from and live.suits(row, j) for j in range(len(live.nodes.up))):
+                live.avoid(row, kept_from)
         return entry
 
     def replace(self, waiting: Exchange, by: Exchange) -> None:
@@ -299,6 +307,15 @@ class PolicyDispatcher(FleetListener):
     def on_switch(self, node: Node) -> None:
         """A FleetListener method."""
         self._pools.switch(node)
+
+    def on_tenant_released(self, node: Node, tenant: str) -> None:
+        """A FleetListener method."""
+        for pool in tuple(self.pools.values()):
+            now_s = self.now_s()
+            for entry in pool.entries.values():
+                if entry.node_idx < 0 and name_of(entry.exchange.tenant) == tenant:
+                    pool.live.allow(entry.exchange.row, node.idx, now_s)
+            self.turn(pool, now_s)
 
     def on_models(self, node: Node) -> None:
         """A FleetListener method."""

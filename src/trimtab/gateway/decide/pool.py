@@ -107,6 +107,7 @@ class PolicyPool:
             mode=self._mode,
             begun_s=begun_s,
             planning=self.planning,
+            bounds_time=True,
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
         self._shape = shape

@@ -81,7 +81,7 @@ class ResultCache:
     def keep(self, key: bytes, head: ResponseHead, body: bytes, now_s: float) -> None:
         """Keep an answer that is complete, where it allows that."""
         is_whole = head.status == 200 and head.length in (Length.COUNTED, Length.CHUNKED)
-        if not is_whole or not head.json or head.encoded or head.stream or _UNSHARED.search(head.block):
+        if not is_whole or not head.json or head.coding or head.stream or _UNSHARED.search(head.block):
             return
         found = _CONTROL.findall(head.block)
         control = cache_control(b",".join(found))

@@ -8,6 +8,7 @@ from enum import Enum
 MAX_HEAD_BYTES = 65_536
 MAX_CHUNK_LINE_BYTES = 4_096
 MAX_TRAILER_BYTES = 16_384
+MAX_RETRY_AFTER_S = 3_600.0
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
@@ -72,9 +73,9 @@ class ResponseHead:
 
     __slots__ = (
         "block",
+        "coding",
         "content_length",
         "content_type",
-        "encoded",
         "is_plain",
         "json",
         "keep_alive",
@@ -97,9 +98,15 @@ class ResponseHead:
         self.stream = False  # server-sent events
         self.json = False
         self.retry_after = b""
-        self.encoded = False  # compressed
+        self.coding = b""  # content coding: gzip, …; b"" = none
         self.keep_alive = True
         self.is_plain = False  # counted body, no stream, no error of the node, keep-alive
+
+    @property
+    def retry_after_s(self) -> float:
+        """The Retry-After header in seconds. Dates are ignored."""
+        value = self.retry_after
+        return min(float(value), MAX_RETRY_AFTER_S) if value.isdigit() and len(value) < 10 else 0.0
 
     def of_length(self, content_length: int) -> ResponseHead:
         """The same head with another body length."""
@@ -114,9 +121,17 @@ class ResponseHead:
         head.stream = self.stream
         head.json = self.json
         head.retry_after = self.retry_after
-        head.encoded = self.encoded
+        head.coding = self.coding
         head.keep_alive = self.keep_alive
         head.is_plain = self.is_plain
+        return head
+
+    def uncoded(self) -> ResponseHead:
+        """The same head for a body without its content coding."""
+        head = self.of_length(self.content_length)
+        head.length, head.coding = self.length, b""
+        head.lines = [line for line in self.lines if not line.lower().startswith(b"content-encoding:")]
+        head.block = head.status_line + b"".join(head.lines)
         return head
 
     def block_beside(self, own: bytes) -> bytes:
@@ -194,7 +209,8 @@ def _read(raw: bytes, method: str) -> ResponseHead:
     head.stream = head.content_type.startswith(b"text/event-stream")
     head.json = head.content_type.startswith(b"application/json")
     head.retry_after = seen.get(b"retry-after", b"")
-    head.encoded = seen.get(b"content-encoding", b"identity") != b"identity"
+    coding = seen.get(b"content-encoding", b"identity").lower()
+    head.coding = b"" if coding == b"identity" else coding
     if b"connection" in seen:
         _connection(head, seen[b"connection"].lower())
     _frame(head, seen, method)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class IncomingExchange(Exchange):
     """An exchange with its HTTP request. The data plane's subclass `ProxiedExchange` sends it to nodes."""
 
-    __slots__ = ("admitted", "hides_usage", "is_local", "own_lines", "request")
+    __slots__ = ("admitted", "asks_usage", "is_local", "own_lines", "request")
 
     def __init__(self, request: Request) -> None:
         Exchange.__init__(self)
@@ -23,7 +23,7 @@ class IncomingExchange(Exchange):
         self.path = request.path
         self.target = request.target
         self.is_local = False  # True = the gateway answers the request itself
-        self.hides_usage = False  # True = the gateway requested the stream's usage, the client did not
+        self.asks_usage = False  # True = the gateway requests the stream's usage, the client does not
         self.own_lines = b""  # further header lines of its response: limits, allowed origins
         self.admitted: tuple[Limits, float] | None = None  # limits that count the request, and its tokens
 

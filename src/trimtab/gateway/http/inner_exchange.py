@@ -9,6 +9,7 @@ import asyncio
 from typing import Protocol, cast
 
 from trimtab.gateway.http.connection_context import ConnectionContext
+from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.framing import ResponseHead
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.http.request import Request
@@ -105,14 +106,20 @@ class InnerExchange(ProxiedExchange):
 
     def commit_whole(self, upstream: UpstreamAttempt, response: ResponseHead, body: bytes) -> bool:
         """Keep the answer."""
-        self.result = response, body
+        self.result = _uncoded(response, body)
         return ProxiedExchange.commit_whole(self, upstream, response, body)
 
     def relayed(self, relay: Relay) -> None:
         """Keep the answer, which is whole now."""
         ProxiedExchange.relayed(self, relay)
         if relay.observer is not None and relay.observer.kept is not None:
-            self.result = relay.head, bytes(relay.observer.kept)
+            self.result = _uncoded(relay.head, bytes(relay.observer.kept))
+
+
+def _uncoded(head: ResponseHead, body: bytes) -> tuple[ResponseHead, bytes]:
+    """An answer that can be read and joined with others."""
+    plain = plain_body(head, body) if head.coding else None
+    return (head, body) if plain is None else (head.uncoded(), plain)
 
 
 def _request_like(request: Request) -> Request:

@@ -9,6 +9,7 @@ from trimtab.gateway.api.errors import response_bytes
 from trimtab.gateway.api.usage import read_answer
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.connection_context import Client, ConnectionContext, Group, Timeouts
+from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.exchange_timeouts import look
 from trimtab.gateway.http.final_errors import final_event, final_refusal
 from trimtab.gateway.http.framing import Length, ResponseHead
@@ -232,7 +233,10 @@ class ProxiedExchange(IncomingExchange):
         """Commit to this node's response at its first body byte. Returns the relay and the head to write."""
         self._take(upstream, response)
         request = self.request
-        observer = observer_for(self.endpoint, response, self.hides_usage)
+        observer = observer_for(self.endpoint, response, upstream.asks_usage)
+        if observer is None and response.coding:
+            self.unread_coding = response.coding.decode("latin-1")
+            upstream.stop_asking()
         if self._cache_key and observer is not None and not observer.stream:
             observer.kept = bytearray()
         transport, outbox = self.client.transport, self.context.outbox
@@ -262,9 +266,16 @@ class ProxiedExchange(IncomingExchange):
             transport.write(body)
         if self._cache_key:
             self.keep_result(response, body)
-        if response.json and not response.encoded and self.endpoint is not None:
-            self._unread = body  # for `read_usage`
+        if response.json and self.endpoint is not None:
+            self._unread = self._read(response, body)  # for `read_usage`
         return closes
+
+    def _read(self, response: ResponseHead, body: bytes) -> bytes:
+        """The body without its content coding; b"" = it cannot be read."""
+        plain = plain_body(response, body)
+        if plain is None:
+            self.unread_coding = response.coding.decode("latin-1")
+        return plain or b""
 
     def _take(self, upstream: UpstreamAttempt, response: ResponseHead) -> None:
         """Make this attempt the one that answers, and drop the other of two hedged attempts."""
@@ -318,6 +329,8 @@ class ProxiedExchange(IncomingExchange):
         if observer is not None:
             self.usage = observer.usage
             self.response_id = observer.response_id
+            if not observer.is_readable:
+                self.unread_coding = relay.head.coding.decode("latin-1")
             if observer.kept is not None:
                 self.keep_result(relay.head, bytes(observer.kept))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from trimtab.gateway.api.include_usage import UsageStripper
 from trimtab.gateway.api.usage import Meter, meter_for
-from trimtab.gateway.http.framing import ResponseHead
+from trimtab.gateway.http.content_codings import READABLE, Decoder, Encoder
+from trimtab.gateway.http.framing import BadResponseError, ResponseHead
 from trimtab.gateway.model import Endpoint, Kind, Usage
 
 KEPT_BYTES = 8 << 20  # longer bodies that come in pieces are not kept for the result cache
@@ -15,17 +16,34 @@ _SAYS_ITS_END = (Kind.CHAT, Kind.COMPLETION, Kind.MESSAGES, Kind.RESPONSE)
 class ResponseObserver:
     """Observes one response body on its way to the client."""
 
-    __slots__ = ("_last", "_meter", "_says_its_end", "_stripper", "chunks", "hides", "kept", "stream")
+    __slots__ = (
+        "_decoder",
+        "_encoder",
+        "_last",
+        "_meter",
+        "_says_its_end",
+        "_stripper",
+        "chunks",
+        "hides",
+        "is_readable",
+        "kept",
+        "stream",
+    )
 
-    def __init__(self, meter: Meter, stream: bool, says_its_end: bool, hides: bool) -> None:
+    def __init__(
+        self, meter: Meter, stream: bool, says_its_end: bool, hides: bool, coding: bytes = b""
+    ) -> None:
         self._meter = meter
         self._stripper = UsageStripper() if hides else None
+        self._decoder = Decoder() if coding else None
+        self._encoder = Encoder(coding) if coding and hides else None
         self._says_its_end = says_its_end and stream
         self._last = b"\n\n"
         self.stream = stream
         self.hides = hides  # the observer removes the usage from the stream
         self.chunks = 0  # chunks of content so far
         self.kept: bytearray | None = None  # the body so far, where the result cache may keep it
+        self.is_readable = True  # False = its content coding is damaged
 
     @property
     def usage(self) -> Usage | None:
@@ -47,7 +65,8 @@ class ResponseObserver:
         """Whether the stream so far consists of whole events. Then an event of content is only counted."""
         stripper = self._stripper
         return (
-            self._meter.is_between_events
+            self._decoder is None
+            and self._meter.is_between_events
             and (stripper is None or stripper.is_empty)
             and self._last.endswith(b"\n\n")
         )
@@ -55,43 +74,64 @@ class ResponseObserver:
     @property
     def at_event_border(self) -> bool:
         """Whether the bytes sent to the client so far end with a whole event of a stream."""
-        return self.stream and self._last.endswith((b"\n\n", b"\n\r\n"))
+        return self.stream and self._decoder is None and self._last.endswith((b"\n\n", b"\n\r\n"))
 
     @property
     def cut_short(self) -> bool:
         """Whether the stream ended without its own last event."""
-        return self._says_its_end and not self._meter.ended
+        return self._says_its_end and self.is_readable and not self._meter.ended
 
     def feed(self, payload: bytes) -> bytes:
-        """Process body bytes. Returns the bytes for the client."""
-        self.chunks += self._meter.feed(payload)
+        """Process body bytes. Returns the bytes for the client.
+
+        Raises BadResponseError where an event is to be removed from what cannot be read.
+        """
         if self.kept is not None:
             self.kept += payload
             if len(self.kept) > KEPT_BYTES:
                 self.kept = None
-        if self._stripper is not None:
-            payload = self._stripper.feed(payload)
+        if self._decoder is not None:
+            return self._feed_coded(self._decoder, payload)
+        payload = self._sifted(payload)
         if len(payload) > 3:
             self._last = payload
         elif payload:
             self._last = self._last[-3:] + payload
         return payload
 
+    def _sifted(self, payload: bytes) -> bytes:
+        self.chunks += self._meter.feed(payload)
+        return payload if self._stripper is None else self._stripper.feed(payload)
+
+    def _feed_coded(self, decoder: Decoder, payload: bytes) -> bytes:
+        if not self.is_readable:
+            return payload
+        try:
+            plain = decoder.feed(payload)
+        except BadResponseError:
+            if self._encoder is not None:
+                raise
+            self.is_readable = False  # it is the client's to judge
+            return payload
+        sifted = self._sifted(plain)
+        return payload if self._encoder is None else self._encoder.feed(sifted)
+
     def finish(self) -> bytes:
         """End the body. Returns the bytes that were still held back."""
         self._meter.finish()
-        return self._stripper.finish() if self._stripper is not None else b""
+        rest = self._stripper.finish() if self._stripper is not None else b""
+        return rest if self._encoder is None else self._encoder.feed(rest) + self._encoder.finish()
 
 
 def observer_for(
     endpoint: Endpoint | None, response: ResponseHead, hides_usage: bool
 ) -> ResponseObserver | None:
-    """The observer for this response; None = the response holds nothing to read."""
-    content_type = response.content_type
-    if endpoint is None or response.encoded:
+    """The observer for this response; None = the response holds nothing that can be read."""
+    content_type, coding = response.content_type, response.coding
+    if endpoint is None or (coding and coding not in READABLE):
         return None
     stream = content_type.startswith(_STREAM)
     if not stream and not content_type.startswith(b"application/json"):
         return None
     meter = meter_for(endpoint, content_type.decode("latin-1"))
-    return ResponseObserver(meter, stream, endpoint.kind in _SAYS_ITS_END, stream and hides_usage)
+    return ResponseObserver(meter, stream, endpoint.kind in _SAYS_ITS_END, stream and hides_usage, coding)

@@ -8,20 +8,21 @@ from math import inf
 from typing import Any, Protocol
 
 from trimtab.gateway.http.connection_context import Client, ConnectionContext
+from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.framing import Length, ResponseHead
 from trimtab.gateway.http.request import Request
 from trimtab.gateway.http.response_observer import ResponseObserver
 from trimtab.gateway.http.response_relay import Relay
 from trimtab.gateway.http.stream_fast_path import StreamFastPath
 from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
-from trimtab.gateway.model import Attempt, Cause
+from trimtab.gateway.http.usage_option import UsageOption
+from trimtab.gateway.model import Attempt, Cause, Facts
 from trimtab.gateway.nodes.link_meter import Transfer
 from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
 
 _COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # limit for a node's own error, which is relayed if no other node can answer
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
-MAX_RETRY_AFTER_S = 3_600.0
 JOINED_BYTES = 65_536  # bodies up to this size are written together with their head
 
 
@@ -37,6 +38,8 @@ class AttemptOwner(Protocol):
     request: Request
     client: Client
     context: ConnectionContext
+    facts: Facts | None
+    asks_usage: bool
 
     def may_retry(self, cause: Cause, upstream: UpstreamAttempt) -> bool:
         """Whether another attempt is allowed after this loss."""
@@ -78,6 +81,7 @@ class UpstreamAttempt:
         "_fresh",
         "_held",
         "_kept",
+        "_option",
         "_pumping",
         "_relay",
         "_task",
@@ -117,6 +121,7 @@ class UpstreamAttempt:
         self._fresh = False
         self._pumping = False
         self._transfer: Transfer | None = None  # of a large body that is being sent
+        self._option: UsageOption | None = None  # where the gateway asks for the usage
 
     def begin(self) -> None:
         """Send the request on an idle connection or on a new one."""
@@ -162,8 +167,10 @@ class UpstreamAttempt:
         self.connection = connection
         exchange = self._exchange
         pool = self.pool
-        head = request_head(exchange, pool)
         body = exchange.body
+        if body is not None and exchange.asks_usage:
+            body = self._asking(body)
+        head = request_head(exchange, pool, body)
         if body is None:
             exchange.request.body.rewind()
             self.sending = True
@@ -178,6 +185,22 @@ class UpstreamAttempt:
             connection.carry(self, head)
             pool.outbox.now(connection.transport, body)
         self.attempt.sent_s = connection.last_s
+
+    def _asking(self, body: bytes) -> bytes:
+        facts = self._exchange.facts
+        if self._option is None and facts is not None:
+            self._option = UsageOption(self.attempt.node, facts.model, self.pool.time())
+        return body if self._option is None else self._option.asking(body)
+
+    @property
+    def asks_usage(self) -> bool:
+        """Whether the stream has usage that its client did not ask for."""
+        return self._option is not None and self._option.is_asked
+
+    def stop_asking(self) -> None:
+        """The node's streams cannot be read."""
+        if self._option is not None:
+            self._option.stop(self.pool.time())
 
     def _pump(self) -> None:
         """Write the next piece of a spooled body. Each piece has its own turn of the loop."""
@@ -214,11 +237,13 @@ class UpstreamAttempt:
         attempt.head_s = self.connection.last_s if self.connection is not None else self.pool.time()
         attempt.status = head.status
         self.response = head
+        if self._option is not None and self._option.takes_head(head.status, attempt.head_s):
+            return
         if head.status < 429:
             return
         cause = cause_of_status(head.status, attempt.node)
         if cause is not None:
-            attempt.retry_after_s = retry_after_s(head)
+            attempt.retry_after_s = head.retry_after_s
             if self._exchange.may_retry(Cause.BUSY if cause is Cause.RATE_LIMITED else cause, self):
                 self.refused_as = cause  # a 429 too: its body may say that the node is full
 
@@ -231,6 +256,9 @@ class UpstreamAttempt:
             exchange.response_bytes += len(payload)
             if relay.observer is not None:
                 exchange.observed(relay.observer)
+        elif self._option is not None and self._option.holds_back:
+            if not self._option.keep(raw, payload):
+                self._pass_on(self._option)
         elif self.refused_as is not None:
             self._keep(payload)
         elif payload:
@@ -253,8 +281,20 @@ class UpstreamAttempt:
         assert self.connection is not None
         self.attempt.head_s = self.connection.last_s
         self.attempt.status = head.status
+        if self._option is not None and self._option.takes_head(head.status, self.attempt.head_s):
+            self.response = head.of_length(len(body))
+            self._option.keep(body, body)
+            return
         self._whole = True
         self._closes = self._exchange.commit_whole(self, head, body)
+
+    def _pass_on(self, option: UsageOption) -> None:
+        """An error that was held back goes the way of all answers."""
+        raw, payload = option.released()
+        assert self.response is not None
+        self.head(self.response)
+        if raw:
+            self.data(raw, payload)
 
     def _keep(self, payload: bytes) -> None:
         self._kept += payload
@@ -291,6 +331,14 @@ class UpstreamAttempt:
 
     def end(self) -> None:
         """The response is complete. The connection is already back in its pool or closed."""
+        option = self._option
+        if option is not None and option.holds_back:
+            assert self.response is not None
+            if option.is_refused(self.response):
+                self.connection = self.response = None
+                self.begin()
+                return
+            self._pass_on(option)
         self.settle()
         self._end_transfer(is_whole=False)
         if self.paused:
@@ -300,7 +348,9 @@ class UpstreamAttempt:
             self._exchange.attempt_done(self, self._closes)
             return
         if self.refused_as is not None:
-            if self.refused_as is Cause.RATE_LIMITED and says_overloaded(self._kept):
+            assert self.response is not None
+            error = plain_body(self.response, self._kept) or b""
+            if self.refused_as is Cause.RATE_LIMITED and says_overloaded(error):
                 self.refused_as = Cause.BUSY
             self._exchange.attempt_lost(self, self.refused_as)
             return
@@ -385,9 +435,9 @@ class UpstreamAttempt:
         self._exchange.open_tunnel(self, connection, head, rest)
 
 
-def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
-    """The request head for a node."""
-    request, body, client = exchange.request, exchange.body, exchange.client
+def request_head(exchange: AttemptOwner, pool: Pool, body: bytes | None) -> bytes:
+    """The request head for a node, with this body or with one in a file."""
+    request, client = exchange.request, exchange.client
     headers = request.headers
     forwarded = headers.get(b"x-forwarded-for")
     address = client.address if forwarded is None else forwarded + b", " + client.address
@@ -411,9 +461,3 @@ def request_head(exchange: AttemptOwner, pool: Pool) -> bytes:
             end,
         )
     )
-
-
-def retry_after_s(head: ResponseHead) -> float:
-    """The node's Retry-After header in seconds. Dates are ignored."""
-    value = head.retry_after
-    return min(float(value), MAX_RETRY_AFTER_S) if value.isdigit() and len(value) < 10 else 0.0

@@ -197,6 +197,7 @@ class JobService:
 
     async def close(self) -> None:
         """Stop; what is under way goes on at the next start. Usage is written, if the store is there."""
+        self.store.wait_no_more()
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)

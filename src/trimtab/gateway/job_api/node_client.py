@@ -72,7 +72,6 @@ class NodeClient:
             # A connection that is used once only: what breaks on it was not broken before.
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
         )
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_rule import HealthRule, Success
+from trimtab.gateway.nodes.tenant_holds import name_of, sole
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class AutoCapacity(HealthRule):
     def __init__(self, fleet: Fleet, options: CapacityOptions | None = None) -> None:
         self._fleet, self._options = fleet, options or CapacityOptions()
         self._limits: dict[int, AdaptiveLimit | None] = {}  # None = the node's capacity is fixed
+        self._lost: dict[int, set[str]] = {}  # by node: whose attempts were lost since its last good answer
 
     def limit(self, node: Node) -> AdaptiveLimit | None:
         """The limit of a node that is `auto`; else None."""
@@ -148,6 +150,7 @@ class AutoCapacity(HealthRule):
             limit = limits.get(attempt.node.idx)  # made when the attempt started
             if limit is None:
                 continue
+            self._lost.pop(attempt.node.idx, None)
             latency_s, units = attempt.ended_s - attempt.begun_s, exchange.units or 1.0
             in_flight = attempt.node.in_flight + 1  # this one has just ended
             limit.sample(latency_s, units, in_flight, attempt.begun_s, self._fleet.loop.time())
@@ -156,10 +159,18 @@ class AutoCapacity(HealthRule):
     def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A HealthRule method."""
         limit = self.limit(attempt.node)
-        if limit is not None and cause in _FULL:
+        if limit is not None and cause in _FULL and self._is_for_all(exchange, attempt.node):
             limit.lost(attempt.begun_s, self._fleet.loop.time())
             self._fleet.set_capacity(attempt.node, limit.limit)
 
+    def _is_for_all(self, exchange: Exchange, node: Node) -> bool:
+        """Whether the loss is about the node: not one that only one of several tenants has met."""
+        tenants = self._lost.setdefault(node.idx, set())
+        tenants.add(name_of(exchange.tenant))
+        tenant = sole(tenants)
+        return tenant is None or not self._fleet.tenant_holds.others_are_active(tenant)
+
     def node_removed(self, node: Node) -> None:
         """A HealthRule method."""
+        self._lost.pop(node.idx, None)
         self._limits.pop(node.idx, None)

@@ -6,19 +6,20 @@ breaker.
 
 One request never pauses several nodes, and never one for long: it may itself be what they refuse. Only the
 first node that is too busy for a request is paused for it, and `Retry-After` is obeyed once another request
-in a row was refused too. A 429 pauses nothing, unless the node says that it is about itself
-(`nodes.status_causes`).
+in a row was refused too. What only one tenant was refused is a pause for this tenant (`nodes.tenant_holds`).
+A 429 pauses nothing, unless the node says that it is about itself (`nodes.status_causes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.tenant_holds import name_of, sole
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +35,41 @@ class CircuitBreakerOptions:
 
 
 @dataclass(slots=True)
+class _Pauses:
+    """Pauses in a row."""
+
+    number: int = 0
+    since_s: float = float("-inf")  # when the latest began
+
+
+@dataclass(slots=True)
 class _Record:
     """The recent failures of one node."""
 
     failures: int = 0
     times_open: int = 0
-    pauses: int = 0
-    held_s: float = field(default=float("-inf"))  # when the latest hold or pause began
-    paused_by: str = ""  # id of the request that it last refused for lack of room
+    held_s: float = float("-inf")  # when the breaker opened last
+    # Since its last good answer: the request that it last refused for lack of room, by tenant; and the pauses
+    # for each tenant, None = for all.
+    refused: dict[str, str] = field(default_factory=dict)
+    pauses: dict[str | None, _Pauses] = field(default_factory=dict)
 
 
 class CircuitBreaker(HealthRule):
     """Holds nodes that fail to connect, and pauses busy ones."""
 
-    def __init__(self, fleet: Fleet, options: CircuitBreakerOptions | None = None) -> None:
-        self._fleet, self._options = fleet, options or CircuitBreakerOptions()
+    def __init__(
+        self,
+        fleet: Fleet,
+        options: CircuitBreakerOptions | None = None,
+        request_check: Callable[[Node], None] = lambda node: None,
+    ) -> None:
+        """`request_check(node)` starts a health check at once."""
+        self._fleet, self._options, self._request_check = (
+            fleet,
+            options or CircuitBreakerOptions(),
+            request_check,
+        )
         self._records: dict[int, _Record] = {}
 
     def attempts_succeeded(self, successes: Sequence[Success]) -> None:
@@ -58,8 +79,9 @@ class CircuitBreaker(HealthRule):
         for node in {attempt.node for _, attempt in successes}:
             record = self._records.get(node.idx)
             if record is not None:
-                record.failures = record.times_open = record.pauses = 0
-                record.paused_by = ""
+                record.failures = record.times_open = 0
+                record.refused.clear()
+                record.pauses.clear()
             if self._fleet.state(node).is_on_trial:
                 self._fleet.end_trial(node)
 
@@ -87,25 +109,38 @@ class CircuitBreaker(HealthRule):
         if attempt.begun_s < record.held_s or not (is_trial or record.failures >= options.connect_failures):
             return  # it began before the breaker opened
         open_s = min(options.most_open_s, options.open_s * 2.0 ** min(record.times_open, 30))
+        is_first = record.times_open == 0
         record.times_open, record.held_s = record.times_open + 1, self._fleet.loop.time()
         self._fleet.hold(node, Hold.BREAKER, f"refuses connections; tried again after {open_s:g} s", open_s)
+        if is_first:  # a check that passes closes the breaker: not each time
+            self._request_check(node)
 
     def _busy(self, exchange: Exchange, attempt: Attempt) -> None:
         node, record, options = attempt.node, self._record(attempt.node), self._options
         record.failures = 0
         if any(one.cause is Cause.BUSY and one.node is not node for one in exchange.attempts):
             return
-        is_confirmed = record.paused_by not in ("", exchange.id)
-        record.paused_by = exchange.id
+        tenant = name_of(exchange.tenant)
+        is_confirmed = any(one != exchange.id for one in record.refused.values())
+        record.refused[tenant] = exchange.id
+        only_for = sole(record.refused)
+        pauses = record.pauses.setdefault(only_for, _Pauses())
         requested_s = min(options.most_retry_after_s, attempt.retry_after_s) if is_confirmed else 0.0
-        if attempt.begun_s < record.held_s and requested_s <= 0:
+        if attempt.begun_s < pauses.since_s and requested_s <= 0:
             return  # part of a burst that began before the pause
-        pause_s = requested_s or min(options.most_pause_s, options.pause_s * 2.0 ** min(record.pauses, 30))
+        pause_s = requested_s or min(options.most_pause_s, options.pause_s * 2.0 ** min(pauses.number, 30))
         now_s = self._fleet.loop.time()
-        if now_s + pause_s <= self._fleet.state(node).until_s.get(Hold.BUSY, now_s):
+        if now_s + pause_s <= self._paused_until_s(node, only_for):
             return
-        record.pauses, record.held_s = record.pauses + 1, now_s
-        self._fleet.hold(node, Hold.BUSY, f"asked for a pause ({attempt.status}) of {pause_s:g} s", pause_s)
+        pauses.number, pauses.since_s = pauses.number + 1, now_s
+        reason = f"asked for a pause ({attempt.status}) of {pause_s:g} s"
+        self._fleet.hold_for(node, Hold.BUSY, reason, pause_s, only_for)
+
+    def _paused_until_s(self, node: Node, tenant: str | None) -> float:
+        for_all_s = self._fleet.state(node).until_s.get(Hold.BUSY, float("-inf"))
+        if tenant is None:
+            return for_all_s
+        return max(for_all_s, self._fleet.tenant_holds.until_s(node, Hold.BUSY, tenant))
 
     def _record(self, node: Node) -> _Record:
         record = self._records.get(node.idx)

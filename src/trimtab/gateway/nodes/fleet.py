@@ -29,6 +29,7 @@ from trimtab.gateway.nodes.node_state import (
     NodeState,
 )
 from trimtab.gateway.nodes.slow_start import SlowStart, SlowStartOptions
+from trimtab.gateway.nodes.tenant_holds import TenantHolds
 from trimtab.gateway.stall_detector import StallDetector
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Fleet:
         self.drained: set[str] = set()  # names of nodes that get no work, present or not, until `undrain`
         self.removed: set[str] = set()  # names of nodes that no source brings back
         self._slow_start = SlowStart(loop, self.options.slow_start, changed=self._slow_start_changed)
+        self.tenant_holds = TenantHolds(loop, self._tenant_hold_ended)
         self._states: list[NodeState] = []
         self._by_name: dict[str, Node] = {}
         self._environment = environment
@@ -166,7 +168,7 @@ class Fleet:
         """Give the node no new work, until `release` or for a time. A later hold of its kind replaces it."""
         state = self.state(node)
         was_open = state.is_open
-        self._forget_timer(state, hold)
+        self._forget_timer(node, hold)
         state.holds[hold] = reason
         if hold in NEEDS_SLOW_START:
             self._slow_start.stop(node, state)
@@ -183,12 +185,34 @@ class Fleet:
     def release(self, node: Node, hold: Hold) -> None:
         """End this hold. After a fault the node is on trial, then ramps up."""
         state = self.state(node)
-        self._forget_timer(state, hold)
+        self._forget_timer(node, hold)
         if state.holds.pop(hold, None) is None:
             return
         if hold in NEEDS_SLOW_START and not state.holds.keys() & NEEDS_SLOW_START:
             self._slow_start.begin_trial(node, state)
         self._after(node, state, was_open=False)
+
+    def hold_for(self, node: Node, hold: Hold, reason: str, for_s: float, tenant: str | None) -> None:
+        """`hold` for what this tenant alone has met at the node; None = several have. See `tenant_holds`."""
+        if tenant is None or not self.tenant_holds.others_are_active(tenant):
+            self.hold(node, hold, reason, for_s)
+            if tenant is not None:
+                self.tenant_holds.provisional[node.idx, hold] = tenant
+            return
+        self.tenant_holds.keep(node, hold, tenant, for_s)
+        if hold in FAULTS:
+            logger.warning("node %s: %s; only for tenant %s", node.name, reason, tenant)
+
+    def meet(self, tenant: str) -> list[int]:
+        """A request of this tenant has come; returns positions of the nodes that are withheld from it."""
+        holds = self.tenant_holds
+        holds.note(tenant)
+        for (node_idx, hold), cause in list(holds.provisional.items()):
+            if cause != tenant:
+                node, state = self.nodes[node_idx], self._states[node_idx]
+                holds.keep(node, hold, cause, state.until_s[hold] - self.loop.time())
+                self.release(node, hold)
+        return holds.of(tenant)
 
     def n_withheld_for_faults(self) -> int:
         """Nodes that get no work because of a fault, those that leave excepted."""
@@ -281,6 +305,13 @@ class Fleet:
         for listener in self.listeners:
             listener.on_round_trip(node, seconds)
 
+    def checked(self, node: Node, problem: str) -> None:
+        """The result of a health check; "" = the node passed it."""
+        self.report(f"node {node.name}", problem)
+        state = self.state(node)
+        state.fails_checks = bool(problem)
+        self._log_health(node, state)
+
     def report(self, source: str, problem: str) -> None:
         """Note a problem that stops nothing; "" = it is solved. Logged once for each change."""
         if self.problems.get(source, "") == problem:
@@ -294,6 +325,7 @@ class Fleet:
 
     def close(self) -> None:
         """Cancel all timers."""
+        self.tenant_holds.close()
         for state in self._states:
             state.cancel_timers()
         if self._leaving is not None:
@@ -357,8 +389,9 @@ class Fleet:
             self._tell("on_switch", node)
 
     def _log_health(self, node: Node, state: NodeState) -> None:
-        """Log a change of health. A node on trial may be dead still: it is up when the trial has passed."""
-        if node.health is state.logged_health or (state.is_open and state.is_on_trial):
+        """Log a change of health. A node on trial, or whose last check failed, may be dead still: not up."""
+        may_be_dead = state.is_open and (state.is_on_trial or state.fails_checks)
+        if node.health is state.logged_health or may_be_dead:
             return
         state.logged_health = node.health
         logger.log(
@@ -373,11 +406,17 @@ class Fleet:
         self._log_health(node, self.state(node))
         self._tell("on_capacity", node)
 
+    def _tenant_hold_ended(self, node: Node, tenant: str) -> None:
+        for listener in self.listeners:
+            listener.on_tenant_released(node, tenant)
+
     def _tell(self, event: str, node: Node) -> None:
         for listener in self.listeners:
             getattr(listener, event)(node)
 
-    def _forget_timer(self, state: NodeState, hold: Hold) -> None:
+    def _forget_timer(self, node: Node, hold: Hold) -> None:
+        state = self.state(node)
+        self.tenant_holds.provisional.pop((node.idx, hold), None)
         state.until_s.pop(hold, None)
         timer = state.timers.pop(hold, None)
         if timer is not None:
@@ -403,6 +442,7 @@ class Fleet:
     def _gone(self, node: Node, state: NodeState) -> None:
         self._slow_start.stop(node, state)
         state.cancel_timers()
+        self.tenant_holds.forget(node)
         state.holds = {Hold.REMOVED: "removed"}
         state.write_health(node)
         for source in [name for name in self.problems if name.endswith(f" {node.name}")]:

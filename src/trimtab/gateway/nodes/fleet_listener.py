@@ -19,6 +19,9 @@ class FleetListener:
     def on_switch(self, node: Node) -> None:
         """The node gets work from now on, or gets none: see `Fleet.gets_work`."""
 
+    def on_tenant_released(self, node: Node, tenant: str) -> None:
+        """The node is no longer withheld from this tenant: see `nodes.tenant_holds`."""
+
     def on_models(self, node: Node) -> None:
         """`node.models` or its adapters have changed."""
 

@@ -1,10 +1,11 @@
 """Active health checks, and the list of models that a node serves.
 
-Some failed checks in a row hold a node; some successful ones release it. A node that has never answered is
-held at its first failure. Checks go on in every state of a node, so that it comes back even when all are
-down. A check that times out while the node works on requests that are not overdue is ignored: a server with
-one thread cannot answer during a long prefill. A check that failed while this process itself was stalled is
-void and repeated at once.
+Some failed checks in a row hold a node; some successful ones release it. Until there are enough of them the
+check is repeated every REPEAT_S, so that the period does not decide how long a dead node gets work. A node
+that has never answered is held at its first failure. Checks go on in every state of a node, so that it comes
+back even when all are down. A check that times out while the node works on requests that are not overdue is
+ignored: a server with one thread cannot answer during a long prefill. A check that failed while this process
+itself was stalled is void and repeated at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trimtab.gateway.nodes.probe_client import Page, ProbeClient, UnansweredErro
 
 _DEFAULT_PATH, _LIST_PATH = "/health", "/v1/models"
 _MISSING = (404, 405, 501)
+REPEAT_S = 1.0
 _MOST_VOID = 3  # in a row: a loop that is always late must not disable the checks
 
 
@@ -137,8 +139,10 @@ class HealthChecker(FleetListener):
             self._failed(node, check, problem)
         else:
             self._fleet.took(node, took_s)
-            await self._list(node, check)
-            self._passed(node, check)
+            if await self._list(node, check):
+                self._passed(node, check)
+            else:
+                self._repeat(check)
 
     async def _page(self, node: Node, check: _Check) -> Page:
         page = await self._get(node, check.path)
@@ -161,42 +165,54 @@ class HealthChecker(FleetListener):
     def _failed(self, node: Node, check: _Check, problem: str) -> None:
         state = self._fleet.state(node)
         check.successes, check.failures = 0, check.failures + 1
-        self._fleet.report(f"node {node.name}", problem)
+        self._fleet.checked(node, problem)
         if check.failures >= self._options.unhealthy_threshold or not state.was_up:
             self._fleet.hold(node, Hold.CHECKS, problem)
+        else:
+            self._repeat(check)
+
+    def _repeat(self, check: _Check) -> None:
+        """Check again soon: this result decides nothing yet."""
+        self._fleet.loop.call_later(min(REPEAT_S, self._options.period_s), check.task.now)
 
     def _passed(self, node: Node, check: _Check) -> None:
         state = self._fleet.state(node)
         check.failures, check.successes = 0, check.successes + 1
-        self._fleet.report(f"node {node.name}", "")
-        if Hold.CHECKS in state.holds and (
-            check.successes >= self._options.healthy_threshold or not state.was_up
-        ):
-            self._fleet.release(node, Hold.CHECKS)
-            if not state.was_up:  # it never failed, it only started late
-                self._fleet.skip_slow_start(node)
+        self._fleet.checked(node, "")
+        if Hold.CHECKS in state.holds:
+            if check.successes >= self._options.healthy_threshold or not state.was_up:
+                self._fleet.release(node, Hold.CHECKS)
+                if not state.was_up:  # it never failed, it only started late
+                    self._fleet.skip_slow_start(node)
+            else:
+                self._repeat(check)
         state.was_up = True
         self._on_passed(node)
 
-    async def _list(self, node: Node, check: _Check) -> None:
-        """Read the list of models when it is due or the node is back. Without a list nothing is wrong."""
+    async def _list(self, node: Node, check: _Check) -> bool:
+        """Read the list of models when it is due or the node is back. Without a list nothing is wrong.
+
+        False = which models it serves is not known yet: its list does not come.
+        """
         now_s = self._fleet.loop.time()
         is_back = Hold.CHECKS in self._fleet.state(node).holds
         is_leaving = self._fleet.state(node).holds.keys() & LEAVING
         if is_leaving or (not is_back and now_s - check.listed_s < self._options.models_period_s):
-            return
-        check.listed_s = now_s
+            return True
+        listing, source = None, f"models of {node.name}"
         try:
             page = await self._get(node, _LIST_PATH)
             listing = parse_listing(page.body) if page.status == 200 else None
-        except UnansweredError:
-            listing = None
+        except UnansweredError as error:
+            if not node.models:
+                self._fleet.report(source, f"its list of models does not come: {error}")
+                return False
+        check.listed_s = now_s
         if listing is not None:
             self._fleet.set_listing(node, listing)
         has_no_models = listing is None and not node.models
-        self._fleet.report(
-            f"models of {node.name}", "it lists no models, and its entry names none" if has_no_models else ""
-        )
+        self._fleet.report(source, "it lists no models, and its entry names none" if has_no_models else "")
+        return True
 
 
 def parse_listing(body: bytes) -> Listing | None:

@@ -35,7 +35,7 @@ class HealthManager:
     def __init__(self, fleet: Fleet, options: HealthManagerOptions | None = None) -> None:
         options = options or HealthManagerOptions()
         self.fleet = fleet
-        self.breaker = CircuitBreaker(fleet, options.breaker)
+        self.breaker = CircuitBreaker(fleet, options.breaker, self._request_check)
         self.ejection = OutlierEjection(fleet, options.ejection)
         self.inactivity = InactivityTimeout(fleet, options.inactivity, self._request_check)
         self.capacity = AutoCapacity(fleet, options.capacity)

@@ -57,6 +57,7 @@ class NodeState:
     ramp_from_s: float = float("-inf")  # when its ramp began; inf = on trial
     ramp_timer: asyncio.TimerHandle | None = None
     was_up: bool = False  # it has answered since it was added
+    fails_checks: bool = False  # its last check
     logged_health: Health = Health.UP  # the last that the log has told
     remove_by_s: float = float("inf")
 

@@ -5,7 +5,8 @@ against the mean less 1.9 standard deviations, ejection time × number of ejecti
 *Deviations*: a node is compared with the others without itself, since one bad node among few widens the
 deviation; latency is relative to the prediction for the request, so that a slow type of node is no outlier; a
 node comes back on trial, with slow start; failures count by how much the tenant's requests fail elsewhere
-(`tenant_failures`), so that one tenant's bad requests eject no node for the others.
+(`tenant_failures`); what only one tenant has met ejects the node for this tenant (`tenant_holds`), and a
+comparison that one tenant's requests decide does so too.
 
 Ejection never withholds more than `max_ejected_frac` of the nodes for faults; a node beyond that gets work,
 and the fleet reports it as a problem.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node
@@ -24,6 +25,9 @@ from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.nodes.tenant_failures import TenantFailures
+from trimtab.gateway.nodes.tenant_holds import sole
+
+_Found = tuple[str, str | None]  # a reason, and the tenant that alone has met it
 
 _NO_FAULTS = (
     Cause.BUSY,
@@ -55,16 +59,13 @@ class EjectionOptions:
 
 
 @dataclass(slots=True)
-class _Record:
-    """The results of one node in this period, and its ejections."""
+class _Tally:
+    """Attempts of a period."""
 
     good: int = 0
     bad: float = 0.0  # each failure counts by the part that the node is to blame for
     timed: int = 0
-    ratio_sum: float = 0.0
-    row: Counter[str] = field(default_factory=Counter)  # failures in a row, by tenant
-    ejections: int = 0
-    ejected_s: float = float("-inf")
+    ratio_sum: float = 0.0  # measured over predicted
 
     @property
     def attempts(self) -> float:
@@ -78,9 +79,41 @@ class _Record:
     def ratio(self) -> float:
         return self.ratio_sum / self.timed
 
-    def begin_period(self) -> None:
-        self.good = self.timed = 0
-        self.bad = self.ratio_sum = 0.0
+
+def _sum(tallies: Iterable[_Tally]) -> _Tally:
+    total = _Tally()
+    for tally in tallies:
+        total.good += tally.good
+        total.bad += tally.bad
+        total.timed += tally.timed
+        total.ratio_sum += tally.ratio_sum
+    return total
+
+
+@dataclass(slots=True)
+class _Record:
+    """The results of one node in this period, and its ejections."""
+
+    tallies: dict[str, _Tally] = field(default_factory=dict)  # by tenant
+    row: Counter[str] = field(default_factory=Counter)  # failures since its last good answer, by tenant
+    ejections: Counter[str | None] = field(default_factory=Counter)  # of one tenant's requests; None = of all
+    ejected_s: float = float("-inf")  # for all
+
+    def tally(self, tenant: str) -> _Tally:
+        """The attempts of a tenant."""
+        found = self.tallies.get(tenant)
+        if found is None:
+            found = self.tallies[tenant] = _Tally()
+        return found
+
+    def total(self) -> _Tally:
+        """The attempts of all tenants."""
+        return _sum(self.tallies.values())
+
+    def without_worst(self, badness: Callable[[_Tally], float]) -> tuple[_Tally, str]:
+        """The attempts of all tenants but the worst one, and this one's name."""
+        worst = max(self.tallies, key=lambda name: badness(self.tallies[name]))
+        return _sum(tally for name, tally in self.tallies.items() if name != worst), worst
 
 
 class OutlierEjection(HealthRule):
@@ -108,14 +141,14 @@ class OutlierEjection(HealthRule):
         records, succeeded = self._records, self._tenants.succeeded
         for exchange, attempt in successes:
             record = records.get(attempt.node.idx) or self._record(attempt.node)
-            record.good += 1
+            tally = record.tally(succeeded(exchange.tenant))
+            tally.good += 1
             if record.row:
                 record.row.clear()
-            succeeded(exchange.tenant)
             estimate_s = exchange.estimate_s
             if estimate_s > 0.0:
-                record.timed += 1
-                record.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
+                tally.timed += 1
+                tally.ratio_sum += (attempt.ended_s - attempt.begun_s) / estimate_s
 
     def attempt_failed(self, exchange: Exchange, attempt: Attempt, cause: Cause) -> None:
         """A HealthRule method."""
@@ -127,69 +160,86 @@ class OutlierEjection(HealthRule):
         node_idx, tenants = attempt.node.idx, self._tenants
         tenant = tenants.failed(exchange.tenant, node_idx)
         record.row[tenant] += 1
-        record.bad += 1.0 - tenants.failure_frac(tenant, node_idx)
+        record.tally(tenant).bad += 1.0 - tenants.failure_frac(tenant, node_idx)
         chance, length = tenants.chance_of(record.row, node_idx), record.row.total()
         options, is_trial = self._options, self._fleet.state(attempt.node).is_on_trial
         is_long = length >= options.consecutive and chance <= options.most_chance
         if is_long or (is_trial and chance <= options.most_trial_chance):
-            self.eject(attempt.node, f"{length} failures in a row, the last: {cause.value}")
+            reason = f"{length} failures in a row, the last: {cause.value}"
+            self.eject(attempt.node, reason, sole(record.row))
 
     def node_removed(self, node: Node) -> None:
         """A HealthRule method."""
         self._records.pop(node.idx, None)
 
-    def eject(self, node: Node, reason: str) -> bool:
-        """Eject the node, unless too many are withheld; returns whether it was ejected."""
-        options, fleet = self._options, self._fleet
+    def eject(self, node: Node, reason: str, tenant: str | None = None) -> bool:
+        """Eject the node, unless too many are withheld; returns whether it was ejected.
+
+        `tenant`: the one that alone has met the reason; None = several have.
+        """
+        options, fleet, record = self._options, self._fleet, self._record(node)
         if not options.is_on or Hold.OUTLIER in fleet.state(node).holds:
             return False
-        most = int(options.max_ejected_frac * fleet.n_staying())
-        is_counted = bool(fleet.state(node).holds)
-        if not is_counted and fleet.n_withheld_for_faults() >= most:
+        is_for_one = tenant is not None and fleet.tenant_holds.others_are_active(tenant)
+        if not is_for_one and self._are_too_many_withheld(node):
             fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
             return False
-        record = self._record(node)
-        record.ejections += 1
-        record.row.clear()
-        record.ejected_s = fleet.loop.time()
-        for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections)
+        key = tenant if is_for_one else None
+        record.ejections[key] += 1
+        if not is_for_one:
+            record.ejected_s = fleet.loop.time()
+        for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections[key])
         fleet.report(f"ejection of {node.name}", "")
-        fleet.hold(node, Hold.OUTLIER, f"ejected for {for_s:g} s: {reason}", for_s)
+        fleet.hold_for(node, Hold.OUTLIER, f"ejected for {for_s:g} s: {reason}", for_s, tenant)
         return True
+
+    def _are_too_many_withheld(self, node: Node) -> bool:
+        fleet = self._fleet
+        most = int(self._options.max_ejected_frac * fleet.n_staying())
+        return not fleet.state(node).holds and fleet.n_withheld_for_faults() >= most
 
     def compare(self) -> None:
         """Eject the outliers of the period that ends now."""
         candidates = [node for node in self._fleet.present() if self._fleet.gets_work(node)]
-        rated = [node for node in candidates if self._record(node).attempts >= self._options.least_attempts]
-        timed = [node for node in candidates if self._record(node).timed >= self._options.least_attempts]
-        found = self._bad_rates(rated) | self._bad_latencies(timed)
-        for node, reason in found.items():
-            self.eject(node, reason)
+        totals = {node: self._record(node).total() for node in candidates}
+        rated = [node for node in candidates if totals[node].attempts >= self._options.least_attempts]
+        timed = [node for node in candidates if totals[node].timed >= self._options.least_attempts]
+        found = self._bad_rates(rated, totals) | self._bad_latencies(timed, totals)
+        for node, (reason, tenant) in found.items():
+            self.eject(node, reason, tenant)
         for node in candidates:
-            record = self._record(node)
-            if node not in found and record.attempts and not record.bad:
-                record.ejections = max(0, record.ejections - 1)
+            record, total = self._record(node), totals[node]
+            if node not in found and total.attempts and not total.bad:
+                record.ejections -= Counter(dict.fromkeys(record.ejections, 1))
                 self._fleet.report(f"ejection of {node.name}", "")
-            record.begin_period()
+            record.tallies.clear()
         self._tenants.age()
 
-    def _bad_rates(self, nodes: list[Node]) -> dict[Node, str]:
-        found: dict[Node, str] = {}
+    def _bad_rates(self, nodes: list[Node], totals: Mapping[Node, _Tally]) -> dict[Node, _Found]:
+        found: dict[Node, _Found] = {}
         for node, others in self._each_against_others(nodes):
-            rates = [self._record(other).good_frac for other in others]
+            rates = [totals[other].good_frac for other in others]
             allowance = max(self._options.least_gap_frac, self._options.deviations * statistics.pstdev(rates))
-            rate, least = self._record(node).good_frac, statistics.fmean(rates) - allowance
-            if rate < least:
-                found[node] = f"success rate {rate:.3g}, the others' {statistics.fmean(rates):.3g}"
+            least = statistics.fmean(rates) - allowance
+            if totals[node].good_frac < least:
+                reason = (
+                    f"success rate {totals[node].good_frac:.3g}, the others' {statistics.fmean(rates):.3g}"
+                )
+                rest, worst = self._record(node).without_worst(lambda tally: tally.bad)
+                is_so_for_all = rest.attempts >= self._options.least_attempts and rest.good_frac < least
+                found[node] = reason, None if is_so_for_all else worst
         return found
 
-    def _bad_latencies(self, nodes: list[Node]) -> dict[Node, str]:
-        found: dict[Node, str] = {}
+    def _bad_latencies(self, nodes: list[Node], totals: Mapping[Node, _Tally]) -> dict[Node, _Found]:
+        found: dict[Node, _Found] = {}
         for node, others in self._each_against_others(nodes):
-            ratio = self._record(node).ratio
-            median = statistics.median(self._record(other).ratio for other in others)
-            if ratio > self._options.latency_factor * median:
-                found[node] = f"takes {ratio:.3g} × the prediction, the others {median:.3g} ×"
+            median = statistics.median(totals[other].ratio for other in others)
+            most = self._options.latency_factor * median
+            if totals[node].ratio > most:
+                reason = f"takes {totals[node].ratio:.3g} × the prediction, the others {median:.3g} ×"
+                rest, worst = self._record(node).without_worst(lambda tally: tally.ratio_sum)
+                is_so_for_all = rest.timed >= self._options.least_attempts and rest.ratio > most
+                found[node] = reason, None if is_so_for_all else worst
         return found
 
     def _each_against_others(self, nodes: list[Node]) -> list[tuple[Node, list[Node]]]:

@@ -13,6 +13,7 @@ from math import prod
 from typing import Final
 
 from trimtab.gateway.model import Tenant
+from trimtab.gateway.nodes.tenant_holds import name_of
 
 KEEP_FRAC: Final = 0.9  # of all counts, each time `age` is called
 FORGOTTEN: Final = 0.05  # counts below this are dropped
@@ -36,15 +37,16 @@ class TenantFailures:
     def __init__(self) -> None:
         self._counts: dict[str, _Counts] = {}
 
-    def succeeded(self, tenant: Tenant | None) -> None:
-        """An attempt of this tenant has succeeded."""
-        name = "" if tenant is None else tenant.name
+    def succeeded(self, tenant: Tenant | None) -> str:
+        """An attempt of this tenant has succeeded; returns the tenant's name."""
+        name = name_of(tenant)
         counts = self._counts.get(name) or self._new(name)
         counts.good += 1.0
+        return name
 
     def failed(self, tenant: Tenant | None, node_idx: int) -> str:
         """An attempt of this tenant has failed at this node; returns the tenant's name."""
-        name = "" if tenant is None else tenant.name
+        name = name_of(tenant)
         bad = (self._counts.get(name) or self._new(name)).bad
         bad[node_idx] = bad.get(node_idx, 0.0) + 1.0
         return name

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from trimtab.gateway.model import Exchange, Observer, Outcome
+from trimtab.gateway.model import Exchange, Kind, Observer, Outcome
 
 ROOT: Final = "trimtab"  # the package's logger; every module logs under its own name
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -29,6 +29,7 @@ _DONE, _FAILED, _EXPIRED = (
     Outcome.FAILED,
     Outcome.EXPIRED,
 )  # an enum looks its members up in Python
+_READY: Final = Kind.READY
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
 
 
@@ -119,6 +120,8 @@ class RequestLog(Observer):
             if outcome is _DONE and status < 500 and not self._writes_good:
                 continue  # the usual case
             bad = outcome is _FAILED or outcome is _EXPIRED or status >= 500
+            if exchange.endpoint is not None and exchange.endpoint.kind is _READY:
+                bad = False  # asked every second, and "no" is no failure
             if self._writes_bad if bad else self._writes_good:
                 level = logging.WARNING if bad else logging.INFO
                 if self._log.isEnabledFor(level):

@@ -136,6 +136,12 @@ _ALL = (
     counter("trimtab_hedges_total", "Second attempts beside a first that still ran."),
     counter("trimtab_refusals_total", "Requests answered without a node, by code.", "code"),
     counter("trimtab_tokens_total", "Tokens that backends reported.", "tenant", "direction"),
+    counter(
+        "trimtab_uncounted_answers_total",
+        "Answers whose tokens are not known: coding (not readable), not_reported, broken_off.",
+        "node",
+        "reason",
+    ),
     counter("trimtab_tenant_requests_total", "Requests that ended, by tenant.", "tenant"),
     counter("trimtab_response_bytes_total", "Body bytes sent to clients."),
     counter("trimtab_stream_chunks_total", "Chunks of streams sent to clients."),

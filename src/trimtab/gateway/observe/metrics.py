@@ -35,6 +35,7 @@ from trimtab.gateway.model import (
 from trimtab.gateway.nodes.resource_use import ResourceUse
 from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
+from trimtab.gateway.observe.usage_observer import uncounted_reason
 from trimtab.gateway.observe.window import Second
 from trimtab.gateway.stream_gaps import StreamGaps
 from trimtab.live.metric_family import Row
@@ -178,6 +179,10 @@ class Metrics(Observer, DecisionListener):
         """Keep the counted fields until the next tick or the next reading."""
         kept = self._kept
         kept.extend(map(_kept_of, exchanges))
+        for exchange in exchanges:
+            if exchange.usage is None and (reason := uncounted_reason(exchange)):
+                node = exchange.attempts[-1].node.name
+                self._store.row("trimtab_uncounted_answers_total", node, reason)[0] += 1
         if len(kept) >= MOST_KEPT:
             self._count()
 

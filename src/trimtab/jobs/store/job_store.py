@@ -8,37 +8,61 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
 from trimtab.jobs.store.database import make_engine
 from trimtab.jobs.store.migrate import migrate
+from trimtab.jobs.store.outages import OutageRetry, is_away, reason_of
 from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
 
 T = TypeVar("T")
 
-CALL_S = 10.0
-MAX_WAITING = 10_000  # calls, so that a database that hangs does not fill the memory
+CALL_S: Final = 15.0
+MAX_WAITING: Final = 10_000  # calls, so that a database that hangs does not fill the memory
 
-_Call = tuple[Callable[[sa.Connection], Any], bool, "Future[Any]"]
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function that waits for its transaction."""
+
+    work: Callable[[sa.Connection], Any]
+    writes: bool
+    until_s: float  # when its caller gives up, by `time.monotonic`
+    future: Future[Any]
+
+
+class _MaybeCommitted(Exception):  # noqa: N818 - reads as the sentence it prints
+    """The database went away while it committed: the work must not be done twice."""
 
 
 class JobStore:
     """Runs functions of a connection, each in one transaction, one after another.
 
-    If the database is not available at the start, every call retries. The owner continues meanwhile.
+    A call waits while a database that was there is away. At the start nothing waits: a wrong address is told
+    at once, and the next call tries again. The owner continues meanwhile.
     """
 
-    def __init__(self, url: str, *, call_s: float = CALL_S, outlives_power_loss: bool = True) -> None:
-        """`call_s`: seconds until a caller gets StoreUnavailable. Raises UsageError for a wrong URL."""
+    def __init__(
+        self, url: str, *, call_s: float = CALL_S, outlives_power_loss: bool = True, who: str = "store"
+    ) -> None:
+        """A store for `who`, as the log names it. Raises UsageError for a wrong URL.
+
+        `call_s`: how long a call waits for its turn, the answer, and the end of an outage, until its caller
+        gets StoreUnavailable.
+        """
         self.available = False
         self.reason = "not opened"
         self._engine = make_engine(url, outlives_power_loss=outlives_power_loss)
         self._ready = False  # the tables are there
         self._call_s = call_s
         self._calls: queue.Queue[_Call | None] = queue.Queue(MAX_WAITING)
+        self._retry = OutageRetry(who)
         self._thread = threading.Thread(target=self._work, name="trimtab-store", daemon=True)
 
     @property
@@ -60,10 +84,15 @@ class JobStore:
         """`work`'s result. Raises StoreUnavailable."""
         return await self._call(work, False)
 
+    def wait_no_more(self) -> None:
+        """The process ends: from now on a database that is away is told at once."""
+        self._retry.end()
+
     async def close(self) -> None:
         """Finish what waits, then end the thread; after `call_s` it is left behind."""
         if not self._thread.is_alive():
             return
+        self.wait_no_more()
         with contextlib.suppress(queue.Full):
             self._calls.put_nowait(None)
         await asyncio.to_thread(self._thread.join, self._call_s)
@@ -71,45 +100,60 @@ class JobStore:
     async def _call(self, work: Callable[[sa.Connection], T], writes: bool) -> T:
         future: Future[T] = Future()
         try:
-            self._calls.put_nowait((work, writes, future))
+            self._calls.put_nowait(_Call(work, writes, monotonic() + self._call_s, future))
         except queue.Full:
             raise StoreUnavailable("too many calls wait for the database") from None
         try:
             async with asyncio.timeout(self._call_s):  # `wait_for` may swallow a cancellation in Python 3.11
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise StoreUnavailable(f"no answer from the database in {self._call_s:g} s") from None
+            why = "" if self.available else f": {self.reason}"
+            raise StoreUnavailable(f"no answer from the database in {self._call_s:g} s{why}") from None
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            work, writes, future = call
-            if future.set_running_or_notify_cancel():  # a caller that has given up gets no late write
-                self._settle(future, work, writes)
+            if call.future.set_running_or_notify_cancel():  # a caller that has given up gets no late write
+                self._settle(call)
         self._engine.dispose()
 
-    def _settle(self, future: Future[T], work: Callable[[sa.Connection], T], writes: bool) -> None:
+    def _settle(self, call: _Call) -> None:
+        # What was never reached is not waited for.
+        until_s = call.until_s if self._ready else 0.0
         try:
-            result = self._transaction(work, writes)
+            result = self._retry.run(partial(self._transaction, call), until_s)
         except (IntegrityError, ProgrammingError, StoreNewer) as error:  # ours, or for people to mend
-            future.set_exception(error)
-        except (SQLAlchemyError, OSError) as error:
-            self.available, self.reason = False, _reason(error)
-            future.set_exception(StoreUnavailable(self.reason))
+            call.future.set_exception(error)
+        except (SQLAlchemyError, OSError, _MaybeCommitted) as error:
+            self.available, self.reason = False, reason_of(error)
+            call.future.set_exception(StoreUnavailable(self.reason))
         except Exception as error:
-            future.set_exception(error)
+            call.future.set_exception(error)
         else:
             self.available, self.reason = True, ""
-            future.set_result(result)
+            call.future.set_result(result)
 
-    def _transaction(self, work: Callable[[sa.Connection], T], writes: bool) -> T:
-        if not self._ready:
-            migrate(self._engine)
-            self._ready = True
-        with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
-            return work(connection)
+    def _transaction(self, call: _Call) -> Any:
+        try:
+            if not self._ready:
+                migrate(self._engine)
+                self._ready = True
+            return self._committed(call)
+        except SQLAlchemyError as error:
+            if is_away(error):  # told at once, not when the call gives up
+                self.available, self.reason = False, reason_of(error)
+            raise
 
-
-def _reason(error: BaseException) -> str:
-    """The driver's first line: SQLAlchemy's own text holds the statement and its values."""
-    cause = getattr(error, "orig", None) or error
-    return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+    def _committed(self, call: _Call) -> Any:
+        is_done = False
+        try:
+            with (
+                self._engine.connect().execution_options(writes=call.writes) as connection,
+                connection.begin(),
+            ):
+                result = call.work(connection)
+                is_done = True
+        except SQLAlchemyError as error:
+            if is_done and call.writes and is_away(error):
+                raise _MaybeCommitted(reason_of(error)) from error
+            raise
+        return result

@@ -1,0 +1,53 @@
+"""/ready says yes once a node has answered and its models are known."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from support.gateway.served_gateway import CountingBackend, ServedGateway, serving, until
+from support.ports import reserved_port
+
+
+class _SlowList(CountingBackend):
+    """Its list of models waits until `let_go` is set."""
+
+    async def _models(self, request: web.Request) -> web.Response:
+        await self.let_go.wait()
+        return await super()._models(request)
+
+
+async def _ready(gateway: ServedGateway) -> int:
+    async with gateway.session.get(f"{gateway.url}/ready") as answer:
+        return answer.status
+
+
+async def _models(gateway: ServedGateway) -> list[str]:
+    async with gateway.session.get(f"{gateway.url}/v1/models") as answer:
+        return [model["id"] for model in (await answer.json())["data"]]
+
+
+@pytest.mark.parametrize("timeout_s", [60.0, 0.1], ids=["one request", "repeated"])
+def test_a_gateway_is_ready_when_a_node_is_known_with_its_models(tmp_path: Path, timeout_s: float) -> None:
+    async def main(dead_port: int) -> None:
+        async with _SlowList() as backend:
+            urls = {"late": backend.url, "dead": f"http://127.0.0.1:{dead_port}"}
+            nodes = [{"name": name, "url": url} for name, url in urls.items()]
+            config = {"nodes": nodes, "health": {"timeout_s": timeout_s}}
+            async with serving(tmp_path, config) as gateway:
+                for _ in range(20):
+                    assert await _ready(gateway) == 503
+                    await asyncio.sleep(0.02)
+                backend.let_go.set()
+
+                async def is_ready() -> bool:
+                    return await _ready(gateway) == 200
+
+                await until(is_ready, "it is ready")
+                assert await _models(gateway) == ["m", "slow"]
+
+    with reserved_port() as port:
+        asyncio.run(main(port))
