@@ -76,7 +76,7 @@ def run_jobs(
 ) -> None:
     """Run jobs. Ctrl-C stops them at a checkpoint; `--resume RUN` goes on from there."""
     from trimtab.cli.output import print_json, show
-    from trimtab.cli.train_tables import outcome_table
+    from trimtab.cli.train_tables import models_note, outcome_table
     from trimtab.errors import TrimtabError
     from trimtab.training.runner.run_ledger import DONE, STOPPED
 
@@ -90,6 +90,8 @@ def run_jobs(
         print_json({"run": outcome.run_id, "state": outcome.state, **outcome.recording.to_dict()})
     else:
         show(outcome_table(outcome))
+        if where := models_note(outcome):
+            note(where, quiet=quiet)
         note(f"recorded: trimtab compare {outcome.recording.folder / 'scenario.yaml'}", quiet=quiet)
     if outcome.state != DONE:
         raise typer.Exit(FAILED)

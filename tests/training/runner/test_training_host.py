@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -91,6 +92,34 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     for name in ("well", *faults[1:]):  # what was lost is trained on again: nothing twice in what is kept
         counts = np.array(last_state(tmp_path, run.run_id, name)["counts"])
         assert counts.tolist() == [15.0] * ITEMS, name
+
+
+def test_the_program_goes_on_after_the_loop_and_the_model_is_where_the_run_says(tmp_path: Path) -> None:
+    """Rank 0 works on for longer than the grace period, alone; the job is done when it is."""
+    after, again, said = tmp_path / "after", tmp_path / "again", list[str]()
+    run = train(
+        tmp_path,
+        "fifo",
+        job("fit", 80, "--after", after, "--after-s", 1.0, gpus=2),
+        job("fails", 80, "--after", again, "--fault", "after"),
+        say=said.append,
+        grace_s=0.3,
+    )
+    assert run.state == "done"
+    fit, fails = run.recording.jobs
+    assert fit.completion_s > 1.0
+    assert json.loads(after.read_text()) == last_state(tmp_path, run.run_id, "fit")["weights"]
+    assert fit.model is not None
+    state = json.loads((Path(fit.model) / "state").read_text())
+    assert state == last_state(tmp_path, run.run_id, "fit")
+    first, second = again.read_text().splitlines()  # only what follows the loop is done again
+    assert first == second
+    assert (fails.state, fails.restarts) == ("done", 1)
+    told = next(
+        text for text in said if text.startswith("fails: rank 0 ended with code 1 after its training")
+    )
+    assert "; its last good checkpoint: step 10, 80 samples\n" in told
+    assert told.endswith("\n    RuntimeError: no room for the model")
 
 
 def test_a_node_that_is_gone_takes_its_jobs_back_to_their_checkpoints(tmp_path: Path) -> None:

@@ -126,7 +126,13 @@ class RunRules(Spec):
     restart_s: Positive = Field(5.0, description="seconds of a restart, until some were measured")
     grace_s: Positive = Field(30.0, description="from SIGTERM to SIGKILL")
     report_within_s: Positive = Field(120.0, description="from a start to the first report")
-    silent_s: Positive = Field(600.0, description="longest time between two reports")
+    silent_s: Positive | None = Field(
+        None,
+        description="longest time between two reports; null = 20 times what the job took so far, 60 at least",
+    )
+    end_within_s: Positive = Field(
+        3600.0, description="from the end of a job's training loop to that of its program"
+    )
     checkpoint_period_s: NonNegative = Field(60.0, description="0 = only when a job is stopped")
     adapt_s: Positive = Field(30.0, description="how often the batch of a running job is chosen anew")
     retries: int = Field(3, ge=0, description="failures in a row, without progress, after which a job fails")

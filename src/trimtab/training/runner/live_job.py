@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
 from trimtab.training.runner.batch_plan import checkpoint_work
 from trimtab.training.runner.checkpoint_files import Checkpoint, generation_folder
 from trimtab.training.runner.generation import Generation
@@ -17,6 +19,21 @@ from trimtab.training.runner.slot_pool import Warm, warm_program
 
 JobState = Literal["pending", "active", "done", "failed", "rejected"]
 _FENCE: Final = "generation"
+SILENT_GAPS: Final = 20.0  # times the longest gap between two reports, after which a job seems frozen
+LEAST_SILENT_S: Final = 60.0
+LOG_END_LINES: Final = 8  # that are told of a rank that failed
+LOG_END_BYTES: Final = 2000
+UNKNOWN_S: Final = 600.0  # the same for a job that has not reported twice: its first steps may compile
+
+
+def job_folder(run_folder: Path, job_id: str) -> Path:
+    """Checkpoints and logs of a job of a run."""
+    return run_folder / "jobs" / job_id
+
+
+def model_link(folder: Path) -> Path:
+    """The link to the newest good checkpoint in a job's folder."""
+    return folder / "model"
 
 
 @dataclass(slots=True)
@@ -31,6 +48,8 @@ class LiveJob:
     current: Generation | None = None
     checkpoint: Checkpoint | None = None
     failures: int = 0  # in a row, without progress
+    silences: int = 0  # of them because it stopped reporting
+    gap_s: float = math.nan  # the same as `longest_gap_s`, of earlier generations
     retry_s: float = -math.inf  # not to be started before
     problems: list[str] = field(default_factory=list)
 
@@ -38,6 +57,11 @@ class LiveJob:
     def checkpoints(self) -> Path:
         """Its checkpoints, of all generations."""
         return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """A link to its newest good checkpoint."""
+        return model_link(self.folder)
 
     @property
     def samples(self) -> int:
@@ -58,6 +82,31 @@ class LiveJob:
     def log(self) -> str:
         """Where the output of its newest generation is; {rank} stands for the rank."""
         return str(self.folder / "logs" / f"g{self.number:06d}-rank{{rank}}.log")
+
+    def silent_s(self, rules: RunRules) -> float:
+        """How long its ranks may report nothing: as stated, else by the reports that it made so far.
+
+        One that was killed for its silence gets twice the time: it may have been at work.
+        """
+        if rules.silent_s is not None:
+            return rules.silent_s
+        gap_s = self.longest_gap_s
+        known_s = UNKNOWN_S if math.isnan(gap_s) else max(LEAST_SILENT_S, SILENT_GAPS * gap_s)
+        return known_s * 2.0**self.silences
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Longest time between two reports so far; nan = it never reported twice."""
+        now_s = math.nan if self.current is None else self.current.gap_s
+        return float(np.fmax(self.gap_s, now_s))
+
+    def expected_gap(self, rules: RunRules) -> str:
+        """Why that is too long, in words."""
+        if rules.silent_s is not None:
+            return ""
+        gap_s = self.longest_gap_s
+        took = "no second one yet" if math.isnan(gap_s) else f"at most {gap_s:.3g} s apart so far"
+        return f" ({took}); rules.silent_s, or ElasticJob.quiet(seconds), allows more"
 
     def key(self, rank: int) -> str:
         """The name of a rank."""
@@ -120,3 +169,14 @@ class LiveJob:
             "TRIMTAB_LEARNING_RATE_FACTOR": repr(plan.learning_rate_factor),
             "TRIMTAB_CHECKPOINT_PERIOD_S": f"{rules.checkpoint_period_s:g}",
         }
+
+
+def log_end(log: Path) -> str:
+    """The last lines of a log, to follow a sentence; empty if there are none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - LOG_END_BYTES, 0))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(f"\n    {line}" for line in lines[-LOG_END_LINES:] if line.strip())

@@ -25,6 +25,7 @@ from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.runner.job_list import JobSpec
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
+from trimtab.training.runner.live_job import job_folder, model_link
 from trimtab.training.runner.run_ledger import KnownRun
 from trimtab.training.table_model import TableTruth
 
@@ -47,6 +48,7 @@ class RecordedJob:
     run_s: float
     gpu_s: float
     restarts: int
+    model: str | None = None  # link to its newest checkpoint; null = there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folde
         truth=TableTruth(table),
     )
     real = replace(records, workload=workload)
-    jobs = tuple(_job(k, decisions, real, simulated) for k in range(len(workload)))
+    jobs = tuple(_job(k, decisions, real, simulated, folder.parent) for k in range(len(workload)))
     compared = () if run.begun else jobs
     recording = Recording(
         folder,
@@ -119,8 +121,11 @@ def forecast_error_frac(pairs: Iterable[tuple[float, float]]) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-def _job(k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecords) -> RecordedJob:
+def _job(
+    k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecords, run_folder: Path
+) -> RecordedJob:
     submit_s = real.workload.submit_s[k]
+    model = model_link(job_folder(run_folder, real.workload.job_ids[k]))
     return RecordedJob(
         id=real.workload.job_ids[k],
         state=_OUTCOMES[Outcome(int(real.outcome[k]))],
@@ -130,6 +135,7 @@ def _job(k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecor
         run_s=float(real.run_s[k]),
         gpu_s=float(real.gpu_s[k]),
         restarts=int(real.restarts[k]),
+        model=str(model) if model.exists() else None,
     )
 
 

@@ -14,7 +14,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +26,7 @@ from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import (
     Checkpoint,
     generation_folder,
+    link_newest,
     newest_checkpoint,
     prune,
     set_aside,
@@ -32,10 +35,10 @@ from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.generation import Ending, Generation, Verdict
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
-from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.live_job import LiveJob, job_folder, log_end
 from trimtab.training.runner.live_table import JobRow, job_row
 from trimtab.training.runner.node_programs import SlotSource
-from trimtab.training.runner.rank_protocol import NOT_SAVED, PREEMPTED, read_report
+from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report
 from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, GenerationEnd, KnownRun, RunLedger
 from trimtab.training.runner.slot_pool import PLAIN, SlotPool
 
@@ -70,7 +73,7 @@ class TrainingHost:
         self._show, self._say = show, say
         self.rules: RunRules = run.listed.rules
         folder = ledger.run_folder
-        self.jobs = [LiveJob(k, s, folder / "jobs" / s.id) for k, s in enumerate(run.listed.jobs)]
+        self.jobs = [LiveJob(k, s, job_folder(folder, s.id)) for k, s in enumerate(run.listed.jobs)]
         programs = sorted({job.warm for job in self.jobs} - {PLAIN})
         self.pool = SlotPool(source, run.settings.slots, programs, folder, self.rules.grace_s, self)
         self._forecasts = Forecasts(run, decisions)
@@ -176,6 +179,8 @@ class TrainingHost:
         if self._is_stopping:
             wanted = np.zeros_like(wanted)
         generation = job.current
+        if generation is not None and generation.is_finishing and not self._is_stopping:
+            return  # its samples are done: it keeps its slots to the end of its program
         if generation is None:
             if wanted.any() and now_s >= job.retry_s and job.state == "active":
                 self._begin(job, wanted, now_s)
@@ -218,7 +223,7 @@ class TrainingHost:
             met = await self.pool.meeting_point(list(generation.slots))
         except ConnectionError as error:
             for i in range(generation.n_gpus):
-                self.ended(job.key(i), 127, str(error))
+                self.ended(job.key(i), NO_START, str(error))
             return
         for node_idx, start in job.rank_starts(self.rules, met, cuda=self._run.settings.cuda):
             self.pool.start_rank(node_idx, start, job.warm)
@@ -231,20 +236,18 @@ class TrainingHost:
             return
         rules = self.rules
         if now_s >= generation.kill_s:
-            ended = [i for i, rank in enumerate(generation.ranks) if rank.code in (0, PREEMPTED)]
-            if ended and not generation.broken:
-                left = next(i for i, rank in enumerate(generation.ranks) if rank.code is None)
-                generation.broken = f"ranks disagree: rank {ended[0]} ended, rank {left} went on"
+            generation.broken = generation.broken or generation.overdue()
             self._kill(job)
-        elif generation.is_stopping or generation.broken:
+        elif generation.is_stopping or generation.broken or generation.is_finishing:
             return
         elif not generation.has_reported:
             if now_s - generation.started_s > rules.report_within_s:
                 generation.is_silent = True
                 generation.broken = f"never reported: no line in {rules.report_within_s:g} s"
                 self._kill(job)
-        elif now_s - generation.heard_s > rules.silent_s:
-            generation.broken = f"stopped reporting: no line for {rules.silent_s:g} s"
+        elif now_s - generation.heard_s > (silent_s := max(job.silent_s(rules), generation.quiet_s)):
+            job.silences += 1
+            generation.broken = f"stopped reporting: no line for {silent_s:.3g} s{job.expected_gap(rules)}"
             self._kill(job)
 
     def _signal(self, job: LiveJob, number: signal.Signals) -> None:
@@ -272,7 +275,10 @@ class TrainingHost:
             return
         if report.error and generation.has_reported:  # else it tells why the rank does not begin, as it ends
             self._note(job, report.error)
+        was_finishing = generation.is_finishing
         generation.heard(i, report, self.now_s)
+        if generation.is_finishing and not was_finishing and not generation.is_stopping:
+            generation.kill_s = self.now_s + self.rules.end_within_s
         if i == 0 and report.step >= 0:
             self._set_work(job, generation.work)
             if report.step_s > 0:
@@ -286,11 +292,12 @@ class TrainingHost:
         if found is None:
             return
         job, generation, i = found
-        state = generation.ranks[i]
-        state.code, state.error = code, why or state.error
+        generation.ended(i, code, why)
         if generation.has_ended:
             generation.ended_s = self.now_s
             self._spawn(self._settle(job, generation))
+        elif code == 0 and generation.ranks[i].finished:
+            return  # the others may have more to do
         elif code in (0, NOT_SAVED, PREEMPTED) or (generation.is_stopping and generation.has_reported):
             generation.kill_s = min(generation.kill_s, self.now_s + self.rules.grace_s)
         else:
@@ -329,11 +336,14 @@ class TrainingHost:
             folder = generation_folder(job.checkpoints, generation.number)
             for step in generation.stops:
                 set_aside(folder / f"step-{step:012d}")
-        found, problems = await asyncio.to_thread(newest_checkpoint, job.checkpoints)
-        await asyncio.to_thread(prune, job.checkpoints)
+        found, problems = await asyncio.to_thread(_tidied, job)
+        if verdict.rank >= 0:
+            log = Path(job.log.format(rank=verdict.rank))
+            verdict = replace(verdict, problem=verdict.problem + await asyncio.to_thread(log_end, log))
         now_s = self.now_s
         self._account(now_s)
         had = -1 if job.checkpoint is None else job.samples
+        job.gap_s = job.longest_gap_s
         job.checkpoint, job.current = found, None
         for node_idx, slots in generation.slots.items():
             self.pool.give_back(node_idx, slots)
@@ -344,13 +354,14 @@ class TrainingHost:
         self._record(job, generation, verdict, now_s)
         problems += [verdict.problem] if verdict.problem else []
         problems = problems or _unsaved(generation, found, verdict)
+        job.silences = job.silences if generation.broken else 0
         if found is not None and found.samples > had:
             job.failures = 0
         elif problems and not generation.lost:
             job.failures += 1
         for problem in problems:
             if problem != verdict.problem or not self._fails(job, verdict):  # else told as why it fails
-                self._note(job, problem + _goes_on_from(found, verdict))
+                self._note(job, _goes_on_from(found, verdict, problem))
         self._go_on(job, verdict, now_s)
         self._wake.set()
 
@@ -455,8 +466,19 @@ def _unsaved(generation: Generation, found: Checkpoint | None, verdict: Verdict)
     return [f"no good checkpoint of step {step}, at which it stopped"]
 
 
-def _goes_on_from(found: Checkpoint | None, verdict: Verdict) -> str:
+def _goes_on_from(found: Checkpoint | None, verdict: Verdict, problem: str) -> str:
     if verdict.ending is Ending.FINISHED:
-        return ""
+        return problem
     good = "none" if found is None else f"step {found.step}, {found.samples} samples"
-    return f"; its last good checkpoint: {good}"
+    what, *log = problem.split("\n", 1)
+    return "\n".join([f"{what}; its last good checkpoint: {good}", *log])
+
+
+def _tidied(job: LiveJob) -> tuple[Checkpoint | None, list[str]]:
+    """The newest good checkpoint, linked, the older ones deleted; and what is wrong with newer ones."""
+    found, problems = newest_checkpoint(job.checkpoints)
+    prune(job.checkpoints)
+    if found is not None:
+        with contextlib.suppress(OSError):  # a full disk: the checkpoint itself is there
+            link_newest(found, job.model)
+    return found, problems
