@@ -8,6 +8,7 @@ others, on what is left of the nodes and of the tenants' quotas.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -43,6 +44,18 @@ class Decider:
     memory: Any
     check: AllocationCheck
     placement: PlacementRule
+
+    @classmethod
+    def of(
+        cls,
+        allocator: Allocator,
+        cluster: GpuCluster,
+        job_ids: tuple[str, ...],
+        placement: PlacementRule,
+    ) -> Decider:
+        """For a run of these jobs. Raises PolicyError for an allocator that makes no memory."""
+        memory = _called(allocator, "begins", lambda: allocator.init(cluster, len(job_ids)))
+        return cls(allocator, memory, AllocationCheck(allocator, job_ids), placement)
 
     def decide(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, running: Running | None = None
@@ -85,9 +98,13 @@ class Decider:
 
     def _asked(self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed) -> Decision:
         begun_s = time.perf_counter()
-        allocation = _allocated(self.allocator, jobs, cluster, now_s, speed, self.memory)
+        made = _called(
+            self.allocator,
+            f"at {now_s:g} s",
+            lambda: self.allocator.allocate(jobs, cluster, now_s, speed, self.memory),
+        )
         spent_s = time.perf_counter() - begun_s
-        self.check.shape(jobs, cluster, allocation, now_s)
+        allocation = self.check.shape(jobs, cluster, made, now_s)
         if len(cluster.quota_gpus) and not self.allocator.keeps_quotas:
             allocation = within_quotas(allocation, jobs, cluster)
         return Decision(allocation, placed(allocation, self.placement, cluster), spent_s)
@@ -102,18 +119,16 @@ def fixed_jobs(jobs: Records, cluster: GpuCluster) -> Flags:
     return found
 
 
-def _allocated(
-    allocator: Allocator, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any
-) -> Allocation:
-    """The allocator's decision. Raises PolicyError for any error of the allocator."""
+def _called(allocator: Allocator, when: str, call: Callable[[], Any]) -> Any:
+    """What the allocator returns. Raises PolicyError for any error of its own."""
     try:
-        return allocator.allocate(jobs, cluster, now_s, speed, memory)
+        return call()
     except TrimtabError:
         raise
     except Exception as error:
         line, what = line_of(error), f"{type(error).__name__}: {error}"
         where = f"\n  {line}" if line else ""
-        raise PolicyError(f"allocator {allocator.label!r} at {now_s:g} s: {what}{where}") from error
+        raise PolicyError(f"allocator {allocator.label!r} {when}: {what}{where}") from error
 
 
 def _present_partners(jobs: Records, running: Running | None) -> Ints:

@@ -14,7 +14,9 @@
         evaluate()                                  # the program goes on to its end
 
 A job that loses its slots, or whose run is stopped, ends in `obey`, at a checkpoint: what is after the loop
-runs only when all samples were trained on. Outside of a run of `trimtab train run` the same program is one rank that reports nothing and keeps no
+runs only when all samples were trained on.
+
+Outside of a run of `trimtab train run` the same program is one rank that reports nothing and keeps no
 checkpoints. `trimtab.training.torch` does all of this for PyTorch.
 """
 
@@ -179,7 +181,7 @@ class ElasticJob:
         self.report(step=self.step, samples=self.samples, stopped=self.step, finished=True)
 
     def quiet(self, seconds: float) -> None:
-        """The next step may be so long in coming: say it before an evaluation, so that none thinks it frozen."""
+        """The next step may be so long in coming: to be said before an evaluation in the loop."""
         self.report(quiet_s=seconds)
 
     def _save(self, write: Write) -> bool:

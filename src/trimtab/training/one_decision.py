@@ -12,7 +12,6 @@ from trimtab.domain.allocator import Allocation, JobNeed, Speed
 from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import TraceError, UsageError
 from trimtab.traces.read_jobs import JobTable
-from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,
     canonical_allocator,
@@ -66,9 +65,7 @@ def decide(
     can_run = runs_on(jobs, known, len(type_names))
     cluster = GpuCluster(nodes, type_names, held, len(here), can_run=can_run)
     empty = GpuCluster(nodes, type_names, Held(here[:0], np.zeros((0, len(nodes)), np.int64)), 0)
-    memory = allocator.init(empty, len(workload))
-    check = AllocationCheck(allocator, workload.job_ids)
-    decider = Decider(allocator, memory, check, placement_of(allocator.placement))
+    decider = Decider.of(allocator, empty, workload.job_ids, placement_of(allocator.placement))
     made = decider.decide(jobs, cluster, now_s, known)
     allocation, given = made.allocation, made.held
     partner = partners_of(allocation, len(here))

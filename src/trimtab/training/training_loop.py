@@ -15,7 +15,6 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import PolicyError, UsageError
-from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.checkpoints import Checkpoints
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decider
@@ -93,9 +92,7 @@ class _Run:
         self.wake_s = math.inf
         self.planned_end_s = np.full(len(workload), math.inf)
         self.planned_finish_s = np.full(len(workload), math.inf)
-        memory = allocator.init(self._cluster(), len(workload))
-        check = AllocationCheck(allocator, workload.job_ids)
-        self.decider = Decider(allocator, memory, check, setup.placement)
+        self.decider = Decider.of(allocator, self._cluster(), workload.job_ids, setup.placement)
 
     def to_the_end(self) -> JobRecords:
         if len(self.workload):

@@ -128,7 +128,7 @@ class RunRules(Spec):
     report_within_s: Positive = Field(120.0, description="from a start to the first report")
     silent_s: Positive | None = Field(
         None,
-        description="longest time between two reports; null = 20 times what the job took so far, 60 at least",
+        description="longest time between two reports; null = 20 times the longest of the job so far, 60 at least",
     )
     end_within_s: Positive = Field(
         3600.0, description="from the end of a job's training loop to that of its program"

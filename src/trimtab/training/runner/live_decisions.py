@@ -12,7 +12,6 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator
 from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Workload, gpu_nodes
 from trimtab.errors import PolicyError
-from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.allocator_catalogue import refuse_unmet
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decider
@@ -113,8 +112,7 @@ class LiveDecisions:
         self.end_s, self.admission_end_s = np.full((2, len(workload)), np.nan)
         self.rejected: dict[int, str] = {}  # since it was last read
         self._allocator, self._clock = allocator, clock
-        memory = allocator.init(self._cluster(), len(workload))
-        self._decider = Decider(allocator, memory, AllocationCheck(allocator, workload.job_ids), placement)
+        self._decider = Decider.of(allocator, self._cluster(), workload.job_ids, placement)
         self._arrived = 0
         self._decided_s = -math.inf
         self._event_s = self._wake_s = math.inf
