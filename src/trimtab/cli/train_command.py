@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion
+from trimtab.cli import completion, train_commands_to_runs
 from trimtab.cli.help_texts import FAILED, FLAG, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Json, Quiet, check_resume, resumable
@@ -29,6 +29,9 @@ app = typer.Typer(
     help="Run training jobs as real processes that share slots.",
     epilog=examples("trimtab train run jobs.yaml --policy tiresias --slots 4", "trimtab train list"),
 )
+
+
+train_commands_to_runs.register(app)
 
 
 @app.command(

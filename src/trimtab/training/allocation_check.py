@@ -26,6 +26,11 @@ class AllocationCheck:
     def __init__(self, allocator: Allocator, ids: tuple[str, ...]) -> None:
         self._allocator, self._ids = allocator, ids
 
+    @property
+    def n_jobs(self) -> int:
+        """Jobs of the run."""
+        return len(self._ids)
+
     def shape(self, jobs: Records, cluster: GpuCluster, made: object, now_s: float) -> Allocation:
         """What the allocator returned, with numbers of the right kind and shape, no more than there is.
 

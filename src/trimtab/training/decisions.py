@@ -44,6 +44,7 @@ class Decider:
     memory: Any
     check: AllocationCheck
     placement: PlacementRule
+    most_jobs: int  # of the run, for which there is memory
 
     @classmethod
     def of(
@@ -52,10 +53,21 @@ class Decider:
         cluster: GpuCluster,
         job_ids: tuple[str, ...],
         placement: PlacementRule,
+        room: int = 0,
     ) -> Decider:
-        """For a run of these jobs. Raises PolicyError for an allocator that makes no memory."""
-        memory = _called(allocator, "begins", lambda: allocator.init(cluster, len(job_ids)))
-        return cls(allocator, memory, AllocationCheck(allocator, job_ids), placement)
+        """For a run of these jobs, and so many that may come.
+
+        Raises PolicyError for an allocator that makes no memory.
+        """
+        most = len(job_ids) + room
+        memory = _called(allocator, "begins", lambda: allocator.init(cluster, most))
+        return cls(allocator, memory, AllocationCheck(allocator, job_ids), placement, most)
+
+    def with_jobs(self, job_ids: tuple[str, ...], cluster: GpuCluster) -> Decider:
+        """The same, where jobs have come. Beyond its room the allocator forgets what it learned."""
+        if len(job_ids) > self.most_jobs:
+            return Decider.of(self.allocator, cluster, job_ids, self.placement, len(job_ids))
+        return replace(self, check=AllocationCheck(self.allocator, job_ids))
 
     def decide(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, running: Running | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from support.train_runs import BY_PROGRESS, job, last_state, train
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.runner.generation import Generation
 from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.live_table import JobRow
 from trimtab.training.runner.train_reports import listed_runs
 
 ITEMS = 64
@@ -186,6 +189,44 @@ def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(
     assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 8000
     (listed,) = listed_runs(tmp_path, 5)
     assert listed["state"] == "stopped"
+
+
+@pytest.mark.parametrize("stall", ["time.sleep(3600)", "sum(range(10**15))", "os.kill(os.getpid(), 9)"])
+def test_an_allocator_that_stalls_holds_up_nothing(tmp_path: Path, stall: str) -> None:
+    """The second job's decision never comes back. The first trains on, and stops at a checkpoint at once.
+
+    `sum` of a range never lets go of the interpreter. A process that dies is told as the allocator's.
+    """
+    policy = tmp_path / "slow.py"
+    policy.write_text(
+        "import os, time\n"
+        "from trimtab.domain.allocator import Allocator\n"
+        "from trimtab.training.allocators.fifo import Fifo\n"
+        "class Slow(Allocator):\n"
+        "    def init(self, cluster, n_jobs):\n"
+        "        return []\n"
+        "    def allocate(self, jobs, cluster, now_s, speed, memory):\n"
+        "        memory.append(now_s)\n"
+        "        if len(memory) > 1:\n"
+        f"            {stall}\n"
+        "        return Fifo().allocate(jobs, cluster, now_s, speed, memory)\n"
+    )
+    seen = list[int]()
+
+    def show(rows: Sequence[JobRow], now_s: float) -> None:
+        seen.append(rows[0].samples)
+        if now_s > 1.0 and rows[0].samples > seen[0] and not seen.count(-1):
+            seen.append(-1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    jobs = job("first", 80_000, "--step-s", 0.01), job("second", 8, submit_s=0.5)
+    if "kill" in stall:
+        with pytest.raises(PolicyError, match="Slow': the process in which it decides has ended"):
+            train(tmp_path, f"{policy}:Slow", *jobs)
+    else:
+        assert train(tmp_path, f"{policy}:Slow", *jobs, show=show).state == "stopped"
+    (run,) = tmp_path.glob("train_*")
+    assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 80_000
 
 
 def test_an_allocator_that_fails_is_named_and_the_jobs_are_kept(tmp_path: Path) -> None:

@@ -128,13 +128,16 @@ class RunRules(Spec):
     report_within_s: Positive = Field(120.0, description="from a start to the first report")
     silent_s: Positive | None = Field(
         None,
-        description="longest time between two reports; null = 20 times the longest of the job so far, 60 at least",
+        description="longest time between two reports; null = 20 times that of the job so far, 60 at least",
     )
     end_within_s: Positive = Field(
         3600.0, description="from the end of a job's training loop to that of its program"
     )
     checkpoint_period_s: NonNegative = Field(60.0, description="0 = only when a job is stopped")
     adapt_s: Positive = Field(30.0, description="how often the batch of a running job is chosen anew")
+    stays: bool = Field(
+        False, description="whether the run waits for further jobs when all have ended, until it is stopped"
+    )
     retries: int = Field(3, ge=0, description="failures in a row, without progress, after which a job fails")
     retry_s: Positive = Field(1.0, description="before the first retry; doubled for each further one")
 
@@ -179,8 +182,8 @@ def job_list_of(text: str, file: str, folder: Path) -> JobList:
 
 def workload_of_jobs(jobs: Sequence[JobSpec], name: str) -> Workload:
     """The jobs as allocators see them. Their work is samples."""
-    models = sorted({job.model_name for job in jobs})
-    tenants = sorted({job.tenant for job in jobs})
+    models = list(dict.fromkeys(job.model_name for job in jobs))  # further jobs come behind
+    tenants = list(dict.fromkeys(job.tenant for job in jobs))
 
     def column(values: Iterator[Any], kind: type = np.float64) -> Any:
         return np.fromiter(values, kind, len(jobs))

@@ -17,7 +17,7 @@ from trimtab.training.runner.job_list import JobSpec, RunRules
 from trimtab.training.runner.node_programs import RankStart
 from trimtab.training.runner.slot_pool import Warm, warm_program
 
-JobState = Literal["pending", "active", "done", "failed", "rejected"]
+JobState = Literal["pending", "active", "done", "failed", "rejected", "cancelled"]
 _FENCE: Final = "generation"
 SILENT_GAPS: Final = 20.0  # times the longest gap between two reports, after which a job seems frozen
 LEAST_SILENT_S: Final = 60.0
@@ -93,6 +93,11 @@ class LiveJob:
         gap_s = self.longest_gap_s
         known_s = UNKNOWN_S if math.isnan(gap_s) else max(LEAST_SILENT_S, SILENT_GAPS * gap_s)
         return known_s * 2.0**self.silences
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether its samples are done, and its programs go on to their ends."""
+        return self.state == "active" and self.current is not None and self.current.is_finishing
 
     @property
     def longest_gap_s(self) -> float:

@@ -50,6 +50,11 @@ class NodeLink:
         self.ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports: list[asyncio.Future[int]] = []
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the program serves."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
     def start_rank(self, start: RankStart) -> None:
         """Start a rank."""
         given = {"argv": list(start.argv), "env": dict(start.env), "gpus": list(start.gpus)}

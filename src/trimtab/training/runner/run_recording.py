@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart
-from trimtab.training.runner.job_list import JobSpec
+from trimtab.training.runner.job_list import JobSpec, workload_of_jobs
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
 from trimtab.training.runner.live_job import job_folder, model_link
 from trimtab.training.runner.run_ledger import KnownRun
@@ -70,12 +71,24 @@ class Recording:
         return _plain(asdict(self) | {"folder": str(self.folder)})
 
 
-def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folder: Path) -> Recording:
-    """Write the recording, and simulate it with the run's policy."""
+def recorded(
+    run: KnownRun,
+    decisions: LiveDecisions,
+    records: JobRecords,
+    folder: Path,
+    states: Mapping[int, str] = MappingProxyType({}),
+) -> Recording:
+    """Write the recording, and simulate it with the run's policy. `states`: of jobs that were cancelled."""
     profiles = [_profile(job) for job in run.listed.jobs]
     curves = _curves(run, decisions, profiles)
     table, _ = scaling_table(curves)
-    workload = _with_durations(decisions.workload, profiles, curves)
+    kept = _with_durations(decisions.workload, profiles, curves)
+    order = np.argsort(kept.submit_s, kind="stable")  # jobs that were added come by their numbers
+    jobs = run.listed.jobs
+    workload = kept
+    if (np.diff(order) < 0).any():
+        sorted_jobs = workload_of_jobs([jobs[k] for k in order], kept.name)
+        workload = _with_durations(sorted_jobs, [profiles[k] for k in order], curves)
     rules = run.listed.rules
     restart_s = decisions.restarts.mean_s
     simulated = run_allocator(
@@ -89,12 +102,17 @@ def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folde
         type_names=ONE_TYPE,
         truth=TableTruth(table),
     )
-    real = replace(records, workload=workload)
-    jobs = tuple(_job(k, decisions, real, simulated, folder.parent) for k in range(len(workload)))
-    compared = () if run.begun else jobs
+    real = replace(records, workload=kept)
+    simulated_s = np.empty(len(order))
+    simulated_s[order] = simulated.finish_s
+    told = tuple(
+        _job(k, decisions, real, float(simulated_s[k]), states.get(k), folder.parent)
+        for k in range(len(kept))
+    )
+    compared = () if run.begun else told
     recording = Recording(
         folder,
-        jobs,
+        told,
         job_metrics(real),
         job_metrics(simulated),
         restart_s,
@@ -122,15 +140,20 @@ def forecast_error_frac(pairs: Iterable[tuple[float, float]]) -> float:
 
 
 def _job(
-    k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecords, run_folder: Path
+    k: int,
+    decisions: LiveDecisions,
+    real: JobRecords,
+    simulated_s: float,
+    state: str | None,
+    run_folder: Path,
 ) -> RecordedJob:
     submit_s = real.workload.submit_s[k]
     model = model_link(job_folder(run_folder, real.workload.job_ids[k]))
     return RecordedJob(
         id=real.workload.job_ids[k],
-        state=_OUTCOMES[Outcome(int(real.outcome[k]))],
+        state=state or _OUTCOMES[Outcome(int(real.outcome[k]))],
         completion_s=float(real.finish_s[k] - submit_s),
-        simulated_s=float(simulated.finish_s[k] - submit_s),
+        simulated_s=simulated_s - float(submit_s),
         predicted_s=float(decisions.admission_end_s[k] - submit_s),
         run_s=float(real.run_s[k]),
         gpu_s=float(real.gpu_s[k]),

@@ -12,7 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.training.allocator_catalogue import canonical_allocator, clock_of, find_allocator, placement_of
+from trimtab.training.allocator_catalogue import (
+    canonical_allocator,
+    clock_of,
+    find_allocator,
+    placement_of,
+    refuse_unmet,
+)
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.job_list import JobList, workload_of_jobs
 from trimtab.training.runner.live_decisions import LiveDecisions, MeasuredRestarts
@@ -21,6 +27,7 @@ from trimtab.training.runner.node_programs import SlotSource
 from trimtab.training.runner.run_ledger import HERE, STOPPED, KnownRun, RunLedger, RunSettings
 from trimtab.training.runner.run_recording import RECORDING, Recording, recorded
 from trimtab.training.runner.training_host import Say, Show, TrainingHost
+from trimtab.training.runner.work_process import begin_importing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ def train_jobs(
 
     `sources` makes the source of nodes of what `--on` says. `begun` hears the run's id: it can be resumed.
     """
+    begin_importing()
     return asyncio.run(_train(choice, runs, sources, begun, show, say))
 
 
@@ -96,7 +104,8 @@ async def _train(
                 await ledger.end(STOPPED)
             raise
         await ledger.end(state)
-        recording = recorded(run, decisions, host.records(), ledger.run_folder / RECORDING)
+        cancelled = {job.idx: job.state for job in host.jobs if job.state == "cancelled"}
+        recording = recorded(run, decisions, host.records(), ledger.run_folder / RECORDING, cancelled)
         return RunOutcome(run.id, state, recording)
     finally:
         await ledger.close()
@@ -140,14 +149,14 @@ def _refuse_too_large(listed: JobList, slots: Mapping[str, int]) -> None:
 def decisions_of(run: KnownRun) -> LiveDecisions:
     """The decisions of a run. Raises UsageError for a policy that cannot decide about real jobs."""
     allocator, rules = find_allocator(run.settings.policy), run.listed.rules
-    allocator = allocator if rules.round_s is None else allocator.in_rounds_of(rules.round_s)
+    speed = AdaptiveSpeed(run.listed.jobs)
+    refuse_unmet(allocator, speed.provides, "real jobs", "")
+    placement_of(rules.placement or allocator.placement)
     return LiveDecisions(
         workload_of_jobs(run.listed.jobs, run.settings.name),
         np.array(list(run.settings.slots.values()), np.int64),
-        allocator,
-        AdaptiveSpeed(run.listed.jobs),
+        speed,
         clock_of(rules.clock or allocator.clock),
-        placement_of(rules.placement or allocator.placement),
         MeasuredRestarts(len(run.listed.jobs), rules.restart_s),
     )
 

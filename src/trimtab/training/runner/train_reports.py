@@ -45,6 +45,15 @@ def run_summary(folder: Path | None, run_id: str) -> dict[str, Any]:
     }
 
 
+def run_state(folder: Path | None, run_id: str) -> str:
+    """The state of a run. Raises UsageError if there is none."""
+
+    async def read(ledger: RunLedger) -> str:
+        return (await ledger.journal.find(run_id)).state
+
+    return _with_ledger(folder, read)
+
+
 def _job(known: KnownRun, k: int, place: Path) -> dict[str, Any]:
     spec = known.listed.jobs[k]
     state, error = known.states[k]

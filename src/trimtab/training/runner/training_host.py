@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.errors import TrimtabError
+from trimtab.jobs.store.store_errors import StoreUnavailable
 from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import (
     Checkpoint,
@@ -31,19 +32,23 @@ from trimtab.training.runner.checkpoint_files import (
     prune,
     set_aside,
 )
+from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question
 from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.generation import Ending, Generation, Verdict
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
-from trimtab.training.runner.live_job import LiveJob, job_folder, log_end
+from trimtab.training.runner.live_job import JobState, LiveJob, job_folder, log_end
 from trimtab.training.runner.live_table import JobRow, job_row
 from trimtab.training.runner.node_programs import SlotSource
+from trimtab.training.runner.obeyed_commands import ObeyedCommands
 from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report
 from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, GenerationEnd, KnownRun, RunLedger
 from trimtab.training.runner.slot_pool import PLAIN, SlotPool
 
 PAUSE_S: Final = 0.1  # between two turns where nothing happens
 SHOW_S: Final = 0.5
+ENDS: Final[tuple[JobState, ...]] = ("done", "failed", "rejected", "cancelled")
+SLOW_S: Final = 10.0  # of a decision, after which the user hears of it
 
 
 Show = Callable[[Sequence[JobRow], float], None]
@@ -77,6 +82,12 @@ class TrainingHost:
         programs = sorted({job.warm for job in self.jobs} - {PLAIN})
         self.pool = SlotPool(source, run.settings.slots, programs, folder, self.rules.grace_s, self)
         self._forecasts = Forecasts(run, decisions)
+        self._deciding = Deciding(AllocatorChoice(run.settings.policy, self.rules))
+        self._commands = ObeyedCommands(
+            run, ledger, decisions, self.pool, self.jobs, self._give_up, lambda: self.now_s
+        )
+        self._is_obeying = False
+        self._asked_s = math.nan  # since when the allocator decides; nan = it does not
         self._offset_s = time.time() - run.created_s - time.monotonic()
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -93,10 +104,13 @@ class TrainingHost:
 
     async def run(self) -> str:
         """Run to the end, or until `stop`; returns the state of the run. Raises what ended it early."""
-        await self.pool.open()
-        if not self._run.begun:
-            self._offset_s = -time.monotonic()  # a new run begins when its nodes are ready
         try:
+            rehearsal = self._decisions.rehearsal()
+            await self._unless_stopped(
+                self.pool.open(), self._deciding.open(rehearsal), self._forecasts.open()
+            )
+            if not self._run.begun:
+                self._offset_s = -time.monotonic()  # a new run begins when its nodes are ready
             self._restore()
             while not self._is_over():
                 self._turn()
@@ -105,12 +119,36 @@ class TrainingHost:
                 self._wake.clear()
             self._show(self.rows(), self.now_s)
         finally:
+            self._deciding.close()
+            self._forecasts.close()
             await self.pool.close()
         if self._error is not None:
             raise self._error
         if any(job.state in ("pending", "active") for job in self.jobs):
             return STOPPED
-        return DONE if all(job.state == "done" for job in self.jobs) else FAILED
+        return DONE if all(job.state in ("done", "cancelled") for job in self.jobs) else FAILED
+
+    async def _unless_stopped(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Do these things at once; a stop does not wait for them."""
+        policy = self._run.settings.policy
+        told = self._say_later(f"{policy} gets ready: what it needs is compiled, once")
+        tasks = [asyncio.ensure_future(work) for work in works]
+        stopped = asyncio.ensure_future(self._wake.wait())
+        try:
+            while not self._is_stopping and not all(task.done() for task in tasks):
+                running = [task for task in tasks if not task.done()]
+                await asyncio.wait([*running, stopped], return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done():
+                        await task  # raises what it raised
+        finally:
+            told.cancel()
+            for task in (*tasks, stopped):
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+    def _say_later(self, text: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(SLOW_S, self._say, text)
 
     def stop(self, error: BaseException | None = None) -> None:
         """Stop all jobs at a checkpoint, and the run with them; a second time, kill them."""
@@ -124,7 +162,10 @@ class TrainingHost:
     def _is_over(self) -> bool:
         if any(job.current is not None for job in self.jobs):
             return False
-        return self._is_stopping or all(job.state not in ("pending", "active") for job in self.jobs)
+        if self._is_stopping:
+            return True
+        is_idle = all(job.state not in ("pending", "active") for job in self.jobs)
+        return is_idle and not self.rules.stays and not self._is_obeying
 
     def _turn(self) -> None:
         now_s = self.now_s
@@ -132,8 +173,8 @@ class TrainingHost:
         for job in self.jobs:
             if job.current is not None:
                 self._watch(job, job.current, now_s)
-        if not self._is_stopping and self._decisions.due_s <= now_s:
-            self._decide(now_s)
+        if not self._is_stopping:
+            self._ask(now_s)
         for job in self.jobs:
             self._bring_in_line(job, now_s)
         if self._forecasts.is_due(now_s):
@@ -142,19 +183,49 @@ class TrainingHost:
         if now_s - self._shown_s >= SHOW_S:
             self._shown_s = now_s
             self._show(self.rows(), now_s)
+            if not self._is_obeying and not self._is_stopping:
+                self._is_obeying = True
+                self._spawn(self._obey())
 
-    def _decide(self, now_s: float) -> None:
+    async def _obey(self) -> None:
+        """Do what other processes want of the run."""
         try:
-            self._decisions.decide(now_s)
-        except TrimtabError as error:
-            self.stop(error)
+            for text in await self._commands.obey():
+                self._say(text)
+        except (OSError, StoreUnavailable) as error:
+            self.ledger_failed(error)
+        finally:
+            self._is_obeying = False
+            self._wake.set()
+
+    def _ask(self, now_s: float) -> None:
+        """Ask the allocator if that is due. Jobs go on as they are until it has decided."""
+        if not math.isnan(self._asked_s):
             return
-        for k in self._decisions.active.tolist():
+        if self._decisions.due_s <= now_s and (asked := self._decisions.question(now_s)) is not None:
+            self._asked_s = now_s
+            self._spawn(self._decide(asked))
+
+    async def _decide(self, asked: Question) -> None:
+        policy = self._run.settings.policy
+        told = self._say_later(f"{policy} decides for more than {SLOW_S:g} s; jobs go on as they are")
+        try:
+            self._decisions.decided(asked, await self._deciding.decide(asked))
+        except TrimtabError as error:
+            if not self._is_stopping:  # else it may be the end of the process that decides
+                self.stop(error)
+            return
+        finally:
+            told.cancel()
+            self._asked_s = math.nan
+        for k in asked.job_idx.tolist():
             if self.jobs[k].state == "pending":
                 self.jobs[k].state = "active"
         for j, why in self._decisions.rejected.items():
-            self._give_up(self.jobs[j], "rejected", why)
+            if self.jobs[j].state == "active":
+                self._give_up(self.jobs[j], "rejected", why)
         self._decisions.rejected.clear()
+        self._wake.set()
 
     def _restore(self) -> None:
         """Take over the journal and the folders of earlier processes of this run."""
@@ -168,9 +239,12 @@ class TrainingHost:
                 self._note(job, problem)
             self._set_work(job, job.work)
             if state != "running":
-                job.state = "done" if state == "done" else "rejected" if state == "rejected" else "failed"
+                job.state = state if state in ENDS else "failed"
                 job.problems += [error] if error else []
         self._decisions.restore(self._run, [job.state for job in self.jobs])
+        for name in self._run.settings.drained:
+            if name in self.pool.names:
+                self._decisions.node_changed(self.pool.names.index(name), False, self.now_s)
 
     # One job.
 
@@ -179,7 +253,7 @@ class TrainingHost:
         if self._is_stopping:
             wanted = np.zeros_like(wanted)
         generation = job.current
-        if generation is not None and generation.is_finishing and not self._is_stopping:
+        if job.is_finishing and not self._is_stopping:
             return  # its samples are done: it keeps its slots to the end of its program
         if generation is None:
             if wanted.any() and now_s >= job.retry_s and job.state == "active":
@@ -314,7 +388,8 @@ class TrainingHost:
 
     def node_changed(self, node_idx: int, up: bool, why: str) -> None:
         """A node is there again, or is gone."""
-        self._decisions.node_changed(node_idx, up, self.now_s)
+        is_drained = self.pool.names[node_idx] in self._run.settings.drained
+        self._decisions.node_changed(node_idx, up and not is_drained, self.now_s)
         self._say(why or f"node {self.pool.names[node_idx]} is there again")
         for job in self.jobs:
             if not up and job.current is not None and node_idx in job.current.slots:
