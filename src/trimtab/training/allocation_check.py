@@ -145,6 +145,10 @@ class AllocationCheck:
         self._forbid(jobs, counts > jobs["gpus_max"], "exceeds the most GPUs of", counts, now_s)
         self._forbid(jobs, runs & ~jobs["scales"] & (counts != asked), "scales the fixed", counts, now_s)
         self._kept(jobs, cluster, held, counts, now_s)
+        if cluster.places is not None:
+            elsewhere = np.zeros(len(jobs), np.bool_)
+            elsewhere[held.rows] = ((held.gpus > 0) & ~cluster.places.allowed[held.rows]).any(axis=1)
+            self._forbid(jobs, elsewhere, "uses nodes without the labels of", counts, now_s)
         if len(cluster.quota_gpus):
             of_tenant = np.bincount(jobs["tenant_idx"], counts, len(cluster.quota_gpus))
             over = (of_tenant > cluster.quota_gpus)[jobs["tenant_idx"]] & runs

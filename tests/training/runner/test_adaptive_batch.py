@@ -20,7 +20,7 @@ from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
 from trimtab.training.runner.rank_protocol import Report
 from trimtab.training.runner.run_ledger import KnownRun, RunSettings
-from trimtab.training.runner.run_recording import recorded
+from trimtab.training.runner.run_recording import recorded, rerun_of
 from trimtab.training.runner.train_jobs import decisions_of
 
 NOISE, LEAST = 20.0, 8  # variance over squared norm of the gradient, at the least batch
@@ -107,7 +107,7 @@ def test_allocators_decide_by_goodput(policy: str) -> None:
 
 def test_jobs_of_one_model_are_recorded_with_their_own_speeds(tmp_path: Path) -> None:
     run, made = measured_pair("fifo", model="net")
-    recorded(run, made, made.records(0.0), tmp_path)
+    recorded(run, made, made.records(0.0), tmp_path, rerun_of(run, made), None)
     for k, name in enumerate(("noisy", "clear")):
         line = (tmp_path / "profiles" / f"{name}.csv").read_text().splitlines()[1].split(",")
         rates = [made.speed.work_per_s(k, 1, gpus) for gpus in (1, 2, 3, 4)]

@@ -192,7 +192,9 @@ def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(
 
 
 @pytest.mark.parametrize("stall", ["time.sleep(3600)", "sum(range(10**15))", "os.kill(os.getpid(), 9)"])
-def test_an_allocator_that_stalls_holds_up_nothing(tmp_path: Path, stall: str) -> None:
+def test_an_allocator_that_stalls_holds_up_nothing(
+    tmp_path: Path, stall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second job's decision never comes back. The first trains on, and stops at a checkpoint at once.
 
     `sum` of a range never lets go of the interpreter. A process that dies is told as the allocator's.
@@ -224,6 +226,7 @@ def test_an_allocator_that_stalls_holds_up_nothing(tmp_path: Path, stall: str) -
         with pytest.raises(PolicyError, match="Slow': the process in which it decides has ended"):
             train(tmp_path, f"{policy}:Slow", *jobs)
     else:
+        monkeypatch.setattr("trimtab.training.runner.train_jobs.SIMULATED_S", 1.0)  # it stalls there, too
         assert train(tmp_path, f"{policy}:Slow", *jobs, show=show).state == "stopped"
     (run,) = tmp_path.glob("train_*")
     assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 80_000

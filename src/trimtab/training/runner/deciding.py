@@ -49,7 +49,8 @@ class AllocatorChoice:
         allocator, rules = find_allocator(self.policy), self.rules
         allocator = allocator if rules.round_s is None else allocator.in_rounds_of(rules.round_s)
         placement = placement_of(rules.placement or allocator.placement)
-        return Decider.of(allocator, first.cluster, first.job_ids, placement, ROOM)
+        strict = rules.priorities == "strict"
+        return Decider.of(allocator, first.cluster, first.job_ids, placement, ROOM, strict_priority=strict)
 
 
 class Deciding:

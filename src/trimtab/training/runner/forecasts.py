@@ -120,6 +120,8 @@ class Forecasts:
             "placement": rules.placement,
             "type_names": ONE_TYPE,
             "nodes": made.nodes.copy(),
+            "places": None if made.places is None else made.places.of(made.active),
+            "strict_priority": rules.priorities == "strict",
         }
         return Rollout(
             self._run.settings.policy, workload_of_jobs(jobs, "rest"), curves, setup, made.restarts.mean_s

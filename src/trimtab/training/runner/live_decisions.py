@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trimtab.domain.job_places import NodeOffer, places_of
 from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Workload, gpu_nodes
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decision
@@ -101,6 +102,7 @@ class LiveDecisions:
         self,
         workload: Workload,
         slots: Ints,
+        offers: Sequence[NodeOffer],
         speed: AdaptiveSpeed,
         clock: Clock,
         restarts: MeasuredRestarts,
@@ -108,7 +110,8 @@ class LiveDecisions:
         self.workload, self.speed, self.restarts = workload, speed, restarts
         self.done = WorkDone(workload)
         self.states = JobStates(workload)
-        self.nodes = gpu_nodes(0, slots)
+        self.nodes, self._offers = gpu_nodes(0, slots), tuple(offers)
+        self.places = places_of(workload.asks, self._offers)
         self.wanted = np.zeros((len(workload), len(slots)), np.int64)
         self.active = np.zeros(0, np.int64)
         self.end_s, self.admission_end_s = np.full((2, len(workload)), np.nan)
@@ -121,6 +124,7 @@ class LiveDecisions:
     def grow(self, jobs: Sequence[JobSpec]) -> None:
         """All jobs of the run, new ones at the end."""
         self.workload = workload_of_jobs(jobs, self.workload.name)
+        self.places = places_of(self.workload.asks, self._offers)
         n = len(self.workload)
         self.speed, self.states = self.speed.grown(jobs), self.states.grown(self.workload)
         self.done.grow(self.workload)
@@ -248,7 +252,8 @@ class LiveDecisions:
     def _question(self, job_idx: Ints, now_s: float) -> Question:
         jobs = self.states.view(job_idx, now_s, self.done, self.restarts)
         held = Held.of(self.wanted[job_idx])
-        cluster = GpuCluster(self.nodes.copy(), ONE_TYPE, held, len(job_idx))
+        places = None if self.places is None else self.places.of(job_idx)
+        cluster = GpuCluster(self.nodes.copy(), ONE_TYPE, held, len(job_idx), places=places)
         return Question(job_idx.copy(), jobs, cluster, now_s, self.speed, self.workload.job_ids)
 
     def decided(self, asked: Question, made: Decision) -> None:

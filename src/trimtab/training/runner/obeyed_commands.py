@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trimtab.training.runner import run_commands
-from trimtab.training.runner.job_list import JobSpec
+from trimtab.training.runner.job_list import JobSpec, too_large
 from trimtab.training.runner.live_decisions import LiveDecisions
 from trimtab.training.runner.live_job import LiveJob, job_folder
 from trimtab.training.runner.run_commands import Answer, Command
@@ -72,9 +72,8 @@ class ObeyedCommands:
         first, now_s = len(self.jobs), self.now()
         known = {job.spec.id for job in self.jobs}
         refused = [f"{job.id}: there is a job of this id" for job in jobs if job.id in known]
-        total = sum(self.run.settings.slots.values())
-        wide = [job for job in jobs if job.limits[0] > total]
-        refused += [f"{job.id}: wants {job.limits[0]} slots; the run has {total}" for job in wide]
+        reasons = zip(jobs, too_large(jobs, self.run.listed), strict=True)
+        refused += [f"{job.id}: {reason}" for job, reason in reasons if reason]
         if refused:
             return Answer(refused=tuple(refused))  # all or none: the file can be sent again
         specs = tuple(_from_now(job, now_s) for job in jobs)

@@ -71,12 +71,9 @@ def read_report(line: bytes) -> Report:
         raise ValueError(f"{_short(line)} is no JSON object")
     step, samples, stopped = (_whole(told, name) for name in ("step", "samples", "stopped"))
     step_s, sync_s, grad_sqr, grad_var = (_number(told, name) for name in _NUMBERS)
-    error, is_finished, quiet_s = (
-        str(told.get("error", "")),
-        bool(told.get("finished")),
-        _number(told, "quiet_s"),
-    )
-    return Report(step, samples, step_s, sync_s, grad_sqr, grad_var, stopped, error, is_finished, quiet_s)
+    is_finished, quiet_s = bool(told.get("finished")), _number(told, "quiet_s")
+    problem = str(told.get("error", ""))
+    return Report(step, samples, step_s, sync_s, grad_sqr, grad_var, stopped, problem, is_finished, quiet_s)
 
 
 def report_line(**told: Any) -> bytes:

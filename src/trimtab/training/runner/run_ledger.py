@@ -61,6 +61,7 @@ class RunSettings:
     cuda: bool = False
     on: str = HERE  # where nodes are, by the name of the kind or an address
     rules: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, Any] = field(default_factory=dict)  # node → what the file says of it
     drained: tuple[str, ...] = ()  # nodes that get no jobs, by command
 
 
@@ -165,8 +166,9 @@ class RunLedger:
         settings = RunSettings(**{**options, "drained": tuple(options.get("drained", ()))})
         inputs = await self.journal.inputs(run_id)
         jobs = tuple(JobSpec.model_validate_json(row.given) for row in inputs)
+        nodes = settings.nodes or settings.slots
         listed = JobList.model_validate(
-            {"jobs": jobs, "nodes": settings.slots, "cuda": settings.cuda, "rules": settings.rules}
+            {"jobs": jobs, "nodes": nodes, "cuda": settings.cuda, "rules": settings.rules}
         )
         attempts = await self.journal.attempts(run_id)
         newest: dict[int, int] = {}
