@@ -31,7 +31,7 @@ def job(id: str, samples: int, *words: Any, command: Sequence[str] = WORKER, **m
     return told | {"preload": ["numpy", "trimtab.training.elastic"]} | more
 
 
-def jobs_text(*jobs: dict[str, Any], nodes: dict[str, int] | None = None, **rules: Any) -> str:
+def jobs_text(*jobs: dict[str, Any], nodes: dict[str, Any] | None = None, **rules: Any) -> str:
     told = {"nodes": nodes or {"here": 4}, "rules": {**RULES, **rules}, "jobs": list(jobs)}
     return yaml.safe_dump(told)
 
@@ -40,7 +40,7 @@ def train(
     runs: Path,
     policy: str,
     *jobs: dict[str, Any],
-    nodes: dict[str, int] | None = None,
+    nodes: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
     show: Callable[[Sequence[JobRow], float], None] = lambda rows, now_s: None,
     on: str = "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class JobPlaces:
             counts = np.minimum(counts, np.where(np.isfinite(fit), fit, counts)).astype(np.int64)
         return counts
 
-    def left(self, gpus: Ints) -> Floats:
+    def left(self, gpus: NDArray[Any]) -> Floats:
         """Room beside jobs that hold these GPUs, [jobs, nodes]; [nodes, 2]."""
         with np.errstate(invalid="ignore"):
             return self.room - gpus.T.astype(np.float64) @ self.asks

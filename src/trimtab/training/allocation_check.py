@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -76,7 +76,8 @@ class AllocationCheck:
         numbers = {name: self._numbers(name, getattr(made, name), now_s) for name in _NUMBERS}
         for name, values in numbers.items():
             self._one_each(name, values, n_jobs, now_s)
-        return replace(made, **whole, **numbers)
+        fields: dict[str, Any] = {**whole, **numbers}
+        return replace(made, **fields)
 
     def _numbers(self, name: str, given: object, now_s: float) -> Floats | None:
         if given is None:
@@ -191,7 +192,7 @@ class AllocationCheck:
 
 
 def _is_row(row: object, n_jobs: int) -> bool:
-    return isinstance(row, int | np.integer) and 0 <= row < n_jobs
+    return isinstance(row, int | np.integer) and 0 <= int(row) < n_jobs
 
 
 def _told(value: object) -> str:

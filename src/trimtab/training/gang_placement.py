@@ -10,9 +10,10 @@ Every rule leaves a job where it is while its counts stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.domain.training_jobs import GpuCluster, Held, Ints
 
@@ -77,7 +78,7 @@ def _preferred(usable: Ints, later: Ints | None, nodes: Ints, count: int) -> Int
     return idle if idle.sum() >= count else usable
 
 
-def _holders(rows: Ints, gpus: Ints) -> Held:
+def _holders(rows: Ints, gpus: NDArray[Any]) -> Held:
     holds = gpus.any(axis=1)
     return Held(rows[holds], gpus[holds])
 

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from support.train_runs import BY_PROGRESS, job, last_state, train
+from trimtab.cli.app import app
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.runner.generation import Generation
 from trimtab.training.runner.live_job import LiveJob
@@ -169,6 +172,40 @@ def test_a_warm_program_starts_ranks_as_forks(tmp_path: Path) -> None:
     for name in ("cold", "warm"):
         (log,) = (tmp_path / "runs" / run.run_id / "jobs" / name / "logs").iterdir()
         assert log.read_text() == f"argv ['7'] warm {name == 'warm'} threads 1\n"
+
+
+def test_jobs_run_where_they_ask_to_and_one_that_uses_more_memory_is_ended(tmp_path: Path) -> None:
+    """Three jobs for one slot of node b, whose CPUs are for one; `hog` takes more memory than it may."""
+    said: list[str] = []
+    hog = "import time; from trimtab.training.elastic import ElasticJob; job = ElasticJob()\n"
+    hog += "job.step_done(); held = bytearray(600 << 20); time.sleep(600)"
+    nodes = {"a": 2, "b": {"slots": 2, "labels": ["fast"], "cpus": 1}}
+    asks = {"labels": ["fast"], "cpus_per_gpu": 1}
+    run = train(
+        tmp_path,
+        "fifo",
+        job("one", 80, **asks),
+        job("two", 80, **asks),
+        job("hog", 80, command=["python", "-c", hog], memory_gib_per_gpu=0.1, preload=[]),
+        nodes=nodes,
+        say=said.append,
+        retries=0,
+    )
+    assert {told.id: told.state for told in run.recording.jobs} == {
+        "one": "done",
+        "two": "done",
+        "hog": "failed",
+    }
+    (text,) = (text for text in said if text.startswith("hog: failed"))
+    assert "rank 0 ended by SIGKILL: used 0." in text
+    assert "GiB of memory; memory_gib_per_gpu allows 0.1; see" in text
+    one, two = (told.completion_s for told in run.recording.jobs[:2])
+    assert two > one
+    scenario = yaml.safe_load((run.recording.folder / "scenario.yaml").read_text())
+    assert scenario["cluster"]["nodes"][1]["labels"] == ["fast"]
+    words = "compare", str(run.recording.folder / "scenario.yaml"), "--policy", "fifo", "--no-sweep"
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
 
 
 def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(

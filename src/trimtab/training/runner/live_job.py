@@ -150,14 +150,17 @@ class LiveJob:
             cwd = self.spec.cwd or Path.cwd()
             gpus = slots if cuda else ()
             argv, env = self.spec.command, {**shared, **own}
-            yield rank.node_idx, RankStart(self.key(i), argv, env, gpus, cwd, log)
+            memory_gib = self.spec.memory_gib_per_gpu
+            yield rank.node_idx, RankStart(self.key(i), argv, env, gpus, cwd, log, memory_gib)
 
     def _shared_variables(
         self, generation: Generation, rules: RunRules, meeting_point: tuple[str, int]
     ) -> dict[str, str]:
         address, port = meeting_point
         plan = generation.plan
+        threads = max(int(self.spec.cpus_per_gpu), 1)
         return {
+            **({"OMP_NUM_THREADS": str(threads)} if threads > 1 else {}),
             **self.spec.env,
             "WORLD_SIZE": str(generation.n_gpus),
             "MASTER_ADDR": address,
