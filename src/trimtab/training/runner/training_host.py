@@ -133,19 +133,20 @@ class TrainingHost:
         policy = self._run.settings.policy
         told = self._say_later(f"{policy} gets ready: what it needs is compiled, once")
         tasks = [asyncio.ensure_future(work) for work in works]
-        stopped = asyncio.ensure_future(self._wake.wait())
+        for task in tasks:
+            task.add_done_callback(lambda _: self._wake.set())
         try:
             while not self._is_stopping and not all(task.done() for task in tasks):
-                running = [task for task in tasks if not task.done()]
-                await asyncio.wait([*running, stopped], return_when=asyncio.FIRST_COMPLETED)
+                await self._wake.wait()
+                self._wake.clear()
                 for task in tasks:
                     if task.done():
                         await task  # raises what it raised
         finally:
             told.cancel()
-            for task in (*tasks, stopped):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _say_later(self, text: str) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(SLOW_S, self._say, text)
