@@ -110,7 +110,8 @@ async def _train(
         await ledger.end(state)
         cancelled = {job.idx: job.state for job in host.jobs if job.state == "cancelled"}
         again = rerun_of(run, decisions)
-        folder, simulated = ledger.run_folder / RECORDING, await _simulated(again)
+        folder = ledger.run_folder / RECORDING
+        simulated = None if state == STOPPED else await _simulated(again)  # who stops a run does not wait
         recording = recorded(run, decisions, host.records(), folder, again, simulated, cancelled)
         return RunOutcome(run.id, state, recording)
     finally:
