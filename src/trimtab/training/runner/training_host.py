@@ -381,7 +381,13 @@ class TrainingHost:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Stop the run at an error that nobody has foreseen: its jobs are kept at a checkpoint."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stop(error)
 
     def said(self, text: str) -> None:
         """Something that the user should know."""
