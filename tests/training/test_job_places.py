@@ -170,8 +170,8 @@ def test_single_decisions_keep_places_and_say_why_a_job_waits(tmp_path: Path) ->
     code, stdout, stderr = run(tmp_path, "allocate", rows, "--policy", "fifo(backfill=True)")
     assert code == 0, stderr
     jobs = {job["job_id"]: job for job in json.loads(stdout)["jobs"]}
-    assert jobs["a"]["nodes"] == {"gold-1": 4}
-    assert jobs["c"]["nodes"] == {"iron-1": 2}
+    assert jobs["a"]["nodes"] == {"gold": 4}
+    assert jobs["c"]["nodes"] == {"iron": 2}
     assert jobs["b"]["reason"] == "other jobs go first"
     assert jobs["d"]["reason"] == "no node has partition tin"
 
