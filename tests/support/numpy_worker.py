@@ -29,6 +29,8 @@ def main() -> None:
     options.add_argument("--at", type=int, default=10, help="step of the fault")
     options.add_argument("--variance", type=float, default=-1.0, help="of a sample's gradient, as told")
     options.add_argument("--gates", default="", help="40:2/80:1 = step 40 waits for two ranks, 80 for one")
+    options.add_argument("--after", default="", help="file to which rank 0 writes after the loop")
+    options.add_argument("--after-s", type=float, default=0.0, help="seconds that this takes")
     given = options.parse_args()
     gates = [tuple(map(int, gate.split(":"))) for gate in given.gates.split("/") if gate]
     if given.fault == "silent":
@@ -81,6 +83,12 @@ def main() -> None:
         job.step_done(sync_s=sync_s, **noise)
         obey(2 if stopping else 1 if saving else 0)
     job.finish(write)
+    if given.after and job.rank == 0:
+        time.sleep(given.after_s)
+        with open(given.after, "a") as file:
+            file.write(f"{weights.tolist()}\n")
+        if given.fault == "after" and job.generation == 1:
+            raise RuntimeError("no room for the model")
 
 
 def _break(fault: str, rank: int) -> None:

@@ -12,8 +12,11 @@ import yaml
 
 from trimtab.clusters.slot_sources import slot_source
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
+from trimtab.training.runner.deciding import AllocatorChoice, decided_by
 from trimtab.training.runner.job_list import job_list_of
+from trimtab.training.runner.live_decisions import LiveDecisions
 from trimtab.training.runner.live_table import JobRow
+from trimtab.training.runner.run_ledger import KnownRun
 from trimtab.training.runner.train_jobs import RunChoice, RunOutcome, train_jobs
 
 SUPPORT = Path(__file__).parent
@@ -28,7 +31,7 @@ def job(id: str, samples: int, *words: Any, command: Sequence[str] = WORKER, **m
     return told | {"preload": ["numpy", "trimtab.training.elastic"]} | more
 
 
-def jobs_text(*jobs: dict[str, Any], nodes: dict[str, int] | None = None, **rules: Any) -> str:
+def jobs_text(*jobs: dict[str, Any], nodes: dict[str, Any] | None = None, **rules: Any) -> str:
     told = {"nodes": nodes or {"here": 4}, "rules": {**RULES, **rules}, "jobs": list(jobs)}
     return yaml.safe_dump(told)
 
@@ -37,7 +40,7 @@ def train(
     runs: Path,
     policy: str,
     *jobs: dict[str, Any],
-    nodes: dict[str, int] | None = None,
+    nodes: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
     show: Callable[[Sequence[JobRow], float], None] = lambda rows, now_s: None,
     on: str = "",
@@ -54,3 +57,14 @@ def last_state(runs: Path, run_id: str, job_id: str) -> dict[str, Any]:
     assert found is not None, problems
     state: dict[str, Any] = json.loads((found.path / "state").read_text())
     return state
+
+
+def decider_of(run: KnownRun, made: LiveDecisions) -> Callable[[float], None]:
+    """What has the allocator of a run decide, in this process."""
+    decider = AllocatorChoice(run.settings.policy, run.listed.rules).decider(made.rehearsal())
+
+    def decide(now_s: float) -> None:
+        if (asked := made.question(now_s)) is not None:
+            made.decided(asked, decided_by(decider, asked))
+
+    return decide

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion
+from trimtab.cli import completion, train_commands_to_runs
 from trimtab.cli.help_texts import FAILED, FLAG, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Json, Quiet, check_resume, resumable
@@ -29,6 +29,9 @@ app = typer.Typer(
     help="Run training jobs as real processes that share slots.",
     epilog=examples("trimtab train run jobs.yaml --policy tiresias --slots 4", "trimtab train list"),
 )
+
+
+train_commands_to_runs.register(app)
 
 
 @app.command(
@@ -76,7 +79,7 @@ def run_jobs(
 ) -> None:
     """Run jobs. Ctrl-C stops them at a checkpoint; `--resume RUN` goes on from there."""
     from trimtab.cli.output import print_json, show
-    from trimtab.cli.train_tables import outcome_table
+    from trimtab.cli.train_tables import models_note, outcome_table
     from trimtab.errors import TrimtabError
     from trimtab.training.runner.run_ledger import DONE, STOPPED
 
@@ -90,6 +93,8 @@ def run_jobs(
         print_json({"run": outcome.run_id, "state": outcome.state, **outcome.recording.to_dict()})
     else:
         show(outcome_table(outcome))
+        if where := models_note(outcome):
+            note(where, quiet=quiet)
         note(f"recorded: trimtab compare {outcome.recording.folder / 'scenario.yaml'}", quiet=quiet)
     if outcome.state != DONE:
         raise typer.Exit(FAILED)

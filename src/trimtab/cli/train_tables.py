@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from trimtab.training.runner.train_jobs import RunOutcome
 
 
+MODELS_SHOWN = 5  # one by one
+
+
 def outcome_table(outcome: RunOutcome) -> Table:
     """The jobs of a run that ended: what they took, beside what the simulator says."""
     told = outcome.recording
@@ -51,6 +54,14 @@ def outcome_table(outcome: RunOutcome) -> Table:
             str(job.restarts),
         )
     return table
+
+
+def models_note(outcome: RunOutcome) -> str:
+    """Where the models of a run are; empty if none was kept."""
+    kept = [job.model for job in outcome.recording.jobs if job.model is not None]
+    if len(kept) <= MODELS_SHOWN:
+        return "\n".join(f"model: {model}" for model in kept)
+    return f"models: {outcome.recording.folder.parent}/jobs/JOB/model"
 
 
 def _seconds(value: float | None) -> str:

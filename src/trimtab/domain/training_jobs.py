@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.job_places import JobAsk, JobPlaces
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -106,6 +108,8 @@ class GpuCluster:
     n_jobs: int  # active jobs
     quota_gpus: Floats = field(default_factory=lambda: np.zeros(0))  # [tenants] most GPUs; empty = no quotas
     can_run: Flags | None = None  # [active jobs, types] with the GPUs asked for; None = on every type
+    places: JobPlaces | None = None  # of the active jobs; None = each may run on every node
+    later: Ints | None = None  # [nodes] GPUs held by jobs that are decided about later: better not taken
 
     @cached_property
     def runs_on(self) -> Flags:
@@ -204,6 +208,7 @@ class Workload:
     scales: Flags  # [jobs]
     pinned: Flags | None = None  # [jobs]; None = no job is
     services: ServiceLoads | None = None  # online services among the jobs
+    asks: tuple[JobAsk, ...] = ()  # [jobs] what each asks of its nodes; empty = GPUs only
     columns: dict[str, Any] = field(default_factory=dict)  # of one format or model only: [jobs] arrays
 
     def __len__(self) -> int:

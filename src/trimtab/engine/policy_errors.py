@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import linecache
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from trimtab.errors import PolicyError
 
@@ -49,6 +51,14 @@ def line_of(error: BaseException) -> str:
     file, name = found.tb_frame.f_code.co_filename, found.tb_frame.f_code.co_name
     source = linecache.getline(file, found.tb_lineno).strip()
     return f"{_shown(file)}:{found.tb_lineno}, in {name}" + (f": {source}" if source else "")
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """The place of a user's function: `file:line, in function`; empty for one of trimtab's own."""
+    code = getattr(function, "__code__", None)
+    if code is None or _is_ours(Path(code.co_filename)):
+        return ""
+    return f"{_shown(code.co_filename)}:{code.co_firstlineno}, in {code.co_name}"
 
 
 def _of_policy(traceback: TracebackType | None) -> TracebackType | None:

@@ -142,9 +142,21 @@ class RunJournal:
         """The attempts of a run's stages."""
         return await self._read(partial(run_rows.attempts_of, run_id=run_id))
 
-    async def begin_failed_again(self, run_id: str) -> int:
-        """Inputs that failed begin again; returns how many."""
-        return await self._store.write(partial(run_rows.begin_failed_again, run_id=run_id))
+    async def begin_failed_again(self, run_id: str, states: Sequence[str] = ("failed", "cancelled")) -> int:
+        """Inputs that ended in these states begin again; returns how many."""
+        return await self._store.write(partial(run_rows.begin_failed_again, run_id=run_id, states=states))
+
+    async def add_inputs(self, run_id: str, inputs: Sequence[tuple[int, bytes]]) -> None:
+        """Store further inputs of a run."""
+        await self._store.write(partial(run_rows.add_inputs, run_id=run_id, inputs=inputs))
+
+    async def change_input(self, run_id: str, number: int, given: bytes) -> None:
+        """Store another input in the place of one."""
+        await self._store.write(partial(run_rows.change_input, run_id=run_id, number=number, given=given))
+
+    async def change_options(self, run_id: str, options: str) -> None:
+        """Store other options of a run."""
+        await self._store.write(partial(run_rows.change_options, run_id=run_id, options=options))
 
     async def remembered(self, most: int) -> dict[str, run_rows.KeptOutput]:
         """Kept outputs by key, those of most worth."""

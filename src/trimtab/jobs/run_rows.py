@@ -73,12 +73,7 @@ def begin(connection: sa.Connection, run: RunRecord, inputs: Sequence[tuple[int,
     if run.key is not None and (found := by_key(connection, run.tenant, run.key)) is not None:
         return found
     connection.execute(sa.insert(chain_runs), [{name: getattr(run, name) for name in RunRecord.__slots__}])
-    rows = [
-        {"run": run.id, "number": number, "state": ACTIVE, "given": given, "error": "", "ended_s": None}
-        for number, given in inputs
-    ]
-    if rows:
-        connection.execute(sa.insert(chain_inputs), rows)
+    add_inputs(connection, run.id, inputs)
     return run
 
 
@@ -162,12 +157,35 @@ def _of_run(columns: Sequence[Any], table: sa.Table, run_id: str) -> sa.Select[A
     return sa.select(*columns).where(table.c.run == run_id)
 
 
-def begin_failed_again(connection: sa.Connection, run_id: str) -> int:
-    """Inputs of a run that failed or were cancelled begin again; returns how many."""
+def add_inputs(connection: sa.Connection, run_id: str, inputs: Sequence[tuple[int, bytes]]) -> None:
+    """Further inputs of a run."""
+    rows = [
+        {"run": run_id, "number": number, "state": ACTIVE, "given": given, "error": "", "ended_s": None}
+        for number, given in inputs
+    ]
+    if rows:
+        connection.execute(sa.insert(chain_inputs), rows)
+
+
+def change_input(connection: sa.Connection, run_id: str, number: int, given: bytes) -> None:
+    """An input is another."""
+    where = (chain_inputs.c.run == run_id) & (chain_inputs.c.number == number)
+    connection.execute(sa.update(chain_inputs).where(where).values(given=given))
+
+
+def change_options(connection: sa.Connection, run_id: str, options: str) -> None:
+    """A run has other options."""
+    connection.execute(sa.update(chain_runs).where(chain_runs.c.id == run_id).values(options=options))
+
+
+def begin_failed_again(
+    connection: sa.Connection, run_id: str, states: Sequence[str] = ("failed", "cancelled")
+) -> int:
+    """Inputs of a run that ended in these states begin again; returns how many."""
     table = chain_inputs
     changed = connection.execute(
         sa.update(table)
-        .where(table.c.run == run_id, table.c.state.in_(("failed", "cancelled")))
+        .where(table.c.run == run_id, table.c.state.in_(states))
         .values(state=ACTIVE, error="", ended_s=None)
     )
     return int(changed.rowcount)

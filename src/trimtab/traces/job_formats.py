@@ -24,6 +24,10 @@ JOB_COLUMNS: Final[dict[str, pl.DataType]] = {
     "gpus_max": pl.Int64(),
     "preemptible": pl.Boolean(),  # false: it keeps its GPUs from its start to its end
     "pinned": pl.Boolean(),  # true: as not preemptible; an allocator that knows both may move only the other
+    "partition": pl.String(),  # one of these its nodes must be in, with ; between them
+    "labels": pl.String(),  # all of these its nodes must have, with ; between them
+    "cpus_per_gpu": pl.Float64(),  # of its nodes, for each of its GPUs
+    "memory_gib_per_gpu": pl.Float64(),
     "held": pl.String(),  # GPUs held now, as node:count, with ; between nodes
     "work_left": pl.Float64(),
     "attained_gpu_s": pl.Float64(),

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
+from trimtab.domain.job_places import JobAsk
 from trimtab.errors import TraceError
 from trimtab.traces.gavel_jobs import is_gavel_list, read_gavel_jobs
 from trimtab.traces.job_formats import (
@@ -39,6 +40,27 @@ class JobTable:
     was_sorted: bool
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason, as of "jobs that …" → jobs
     now_s: float | None = None  # time of a state that tells it
+
+
+_ASKED: Final = frozenset({"partition", "labels", "cpus_per_gpu", "memory_gib_per_gpu"})
+_OPTIONAL: Final = _ASKED | {"deadline_s", "tenant", "model", "held", "preemptible", "pinned"}
+
+
+def asks_of(table: JobTable) -> tuple[JobAsk, ...]:
+    """What each job asks of its nodes besides GPUs; empty where the file says nothing of it."""
+    jobs = table.jobs
+    if _ASKED.isdisjoint(jobs.columns):
+        return ()
+
+    def texts(name: str) -> list[tuple[str, ...]]:
+        values = jobs[name].fill_null("") if name in jobs else [""] * len(jobs)
+        return [tuple(filter(None, (part.strip() for part in text.split(";")))) for text in values]
+
+    def numbers(name: str) -> list[float]:
+        return jobs[name].fill_null(0.0).to_list() if name in jobs else [0.0] * len(jobs)
+
+    columns = texts("partition"), texts("labels"), numbers("cpus_per_gpu"), numbers("memory_gib_per_gpu")
+    return tuple(JobAsk(*values) for values in zip(*columns, strict=True))
 
 
 def holds_jobs(path: Path) -> bool:
@@ -238,7 +260,7 @@ def _column(source: TraceSource, form: JobFormat, name: str, values: pl.Series) 
 
 
 def _complete(source: TraceSource, name: str, values: pl.Series, column: pl.Series) -> pl.Series:
-    optional = name in {"deadline_s", "tenant", "model", "held", "preemptible", "pinned"}
+    optional = name in _OPTIONAL
     wrong = column.is_null() if not optional else column.is_null() & values.is_not_null() & (values != "")
     if wrong.any():
         row = int(wrong.arg_max() or 0)
@@ -269,6 +291,9 @@ def _check(source: TraceSource, jobs: pl.DataFrame, least_gpus: int = 1) -> None
     for name in ("duration_s", "work"):
         if name in jobs:
             refuse((jobs[name] < 0).fill_null(value=False), "less than nothing to do", name, "0 or more")
+    for name in ("cpus_per_gpu", "memory_gib_per_gpu"):
+        if name in jobs:
+            refuse((jobs[name] < 0).fill_null(value=False), "is less than nothing", name, "0 or more")
     if "gpus_min" in jobs:
         expected = "1 or more, and no more than gpus"
         refuse(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator
-from trimtab.domain.training_jobs import Flags, GpuCluster, Held, Ints, Records
+from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records
+from trimtab.engine.policy_errors import place_of
 from trimtab.errors import PolicyError
 from trimtab.training.shared_gpus import is_second, partners_of
 from trimtab.words import counted
+
+TOLD: Final = 80  # characters of a wrong value in a message
+_WHOLE: Final = ("gpus", "counts", "accumulation", "partner_row", "admitted")
+_NUMBERS: Final = ("local_batch", "share_frac", "planned_end_s", "planned_finish_s")
 
 
 class AllocationCheck:
@@ -19,15 +27,27 @@ class AllocationCheck:
     def __init__(self, allocator: Allocator, ids: tuple[str, ...]) -> None:
         self._allocator, self._ids = allocator, ids
 
-    def shape(self, jobs: Records, cluster: GpuCluster, allocation: Allocation, now_s: float) -> None:
-        """Either `gpus` or `counts`, of the right shape, not negative, no more than there is."""
+    @property
+    def n_jobs(self) -> int:
+        """Jobs of the run."""
+        return len(self._ids)
+
+    def shape(self, jobs: Records, cluster: GpuCluster, made: object, now_s: float) -> Allocation:
+        """What the allocator returned, with numbers of the right kind and shape, no more than there is.
+
+        Either `gpus` or `counts`.
+        """
+        if not isinstance(made, Allocation):
+            self._wrong(now_s, f"returned {_told(made)}; expected an Allocation")
+        allocation = self._read(made, len(jobs), now_s)
         if (allocation.gpus is None) == (allocation.counts is None):
-            self._stop(now_s, "returned both gpus and counts, or neither; expected one of the two")
-        given, columns = np.asarray(allocation.gpus), len(cluster.nodes)
+            self._wrong(now_s, "returned both gpus and counts, or neither; expected one of the two")
+        given, columns = allocation.gpus, len(cluster.nodes)
         if allocation.counts is not None:
-            given, columns = np.asarray(allocation.counts), len(cluster.type_names)
+            given, columns = allocation.counts, len(cluster.type_names)
+        assert given is not None
         if given.shape != (len(jobs), columns):
-            self._stop(now_s, f"returned shape {given.shape}; expected {(len(jobs), columns)}")
+            self._wrong(now_s, f"returned shape {given.shape}; expected {(len(jobs), columns)}")
         negative: Flags = np.any(given < 0, axis=1)
         if negative.any():
             self._stop(now_s, f"gave {self._name(jobs, negative)} a negative number of GPUs")
@@ -36,6 +56,58 @@ class AllocationCheck:
         if allocation.counts is not None:
             used = given[~is_second(partner)].sum(axis=0)
             self._within(used, cluster.type_gpus, cluster.type_names, now_s)
+        return allocation
+
+    def _read(self, made: Allocation, n_jobs: int, now_s: float) -> Allocation:
+        """The fields as arrays of their kinds."""
+        wake_s = made.wake_s
+        if isinstance(wake_s, bool) or not isinstance(wake_s, int | float | np.number) or math.isnan(wake_s):
+            self._wrong(now_s, f"returned wake_s = {_told(wake_s)}; expected seconds")
+        for name in ("rejected", "reasons"):
+            texts = getattr(made, name)
+            if not isinstance(texts, Mapping) or not all(_is_row(row, n_jobs) for row in texts):
+                self._wrong(
+                    now_s, f"returned {name} = {_told(texts)}; expected rows of jobs with a text each"
+                )
+        whole = {name: self._whole(name, getattr(made, name), now_s) for name in _WHOLE}
+        for name in ("accumulation", "partner_row"):
+            self._one_each(name, whole[name], n_jobs, now_s)
+        if (rows := whole["admitted"]) is not None and not all(_is_row(row, n_jobs) for row in rows):
+            self._wrong(now_s, f"returned admitted = {_told(made.admitted)}; expected rows of jobs")
+        numbers = {name: self._numbers(name, getattr(made, name), now_s) for name in _NUMBERS}
+        for name, values in numbers.items():
+            self._one_each(name, values, n_jobs, now_s)
+        fields: dict[str, Any] = {**whole, **numbers}
+        return replace(made, **fields)
+
+    def _numbers(self, name: str, given: object, now_s: float) -> Floats | None:
+        if given is None:
+            return None
+        try:
+            values = np.asarray(given)
+            numbers = values.astype(np.float64)
+        except (TypeError, ValueError):
+            self._wrong(now_s, f"returned {name} = {_told(given)}; expected an array of numbers")
+        if np.isnan(numbers).any():
+            at = np.argwhere(np.isnan(numbers))[0].tolist()
+            self._wrong(now_s, f"returned nan in {name}, at {at}; expected numbers")
+        return numbers
+
+    def _whole(self, name: str, given: object, now_s: float) -> Ints | None:
+        if isinstance(given, np.ndarray) and given.dtype.kind in "iu":
+            return given
+        numbers = self._numbers(name, given, now_s)
+        if numbers is None:
+            return None
+        odd = np.argwhere(numbers != np.round(numbers))
+        if len(odd) or np.isinf(numbers).any():
+            at = odd[0].tolist() if len(odd) else np.argwhere(np.isinf(numbers))[0].tolist()
+            self._wrong(now_s, f"returned {numbers[tuple(at)]:g} in {name}, at {at}; expected whole numbers")
+        return numbers.astype(np.int64)
+
+    def _one_each(self, name: str, values: Ints | Floats | None, n_jobs: int, now_s: float) -> None:
+        if values is not None and values.shape != (n_jobs,):
+            self._wrong(now_s, f"returned {name} of shape {values.shape}; expected {(n_jobs,)}")
 
     def _pairs(self, jobs: Records, allocation: Allocation, given: Ints, partner: Ints, now_s: float) -> None:
         """Partners name each other, hold the same GPUs, and take no more than their time."""
@@ -75,6 +147,10 @@ class AllocationCheck:
         self._forbid(jobs, counts > jobs["gpus_max"], "exceeds the most GPUs of", counts, now_s)
         self._forbid(jobs, runs & ~jobs["scales"] & (counts != asked), "scales the fixed", counts, now_s)
         self._kept(jobs, cluster, held, counts, now_s)
+        if cluster.places is not None:
+            elsewhere = np.zeros(len(jobs), np.bool_)
+            elsewhere[held.rows] = ((held.gpus > 0) & ~cluster.places.allowed[held.rows]).any(axis=1)
+            self._forbid(jobs, elsewhere, "uses nodes without the labels of", counts, now_s)
         if len(cluster.quota_gpus):
             of_tenant = np.bincount(jobs["tenant_idx"], counts, len(cluster.quota_gpus))
             over = (of_tenant > cluster.quota_gpus)[jobs["tenant_idx"]] & runs
@@ -106,6 +182,20 @@ class AllocationCheck:
         asked, least, most = (jobs[row][name] for name in ("gpus_requested", "gpus_min", "gpus_max"))
         return f"job {self._ids[jobs[row]['job_idx']]!r} (asked {asked}, least {least}, most {most})"
 
+    def _wrong(self, now_s: float, what: str) -> NoReturn:
+        """Stop: what was returned is no allocation at all. Names the user's function."""
+        place = place_of(type(self._allocator).allocate)
+        self._stop(now_s, what + (f"\n  {place}" if place else ""))
+
     def _stop(self, now_s: float, what: str) -> NoReturn:
         name = self._allocator.label
         raise PolicyError(f"allocator {name!r} at {now_s:g} s: {what}")
+
+
+def _is_row(row: object, n_jobs: int) -> bool:
+    return isinstance(row, int | np.integer) and 0 <= int(row) < n_jobs
+
+
+def _told(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= TOLD else f"{text[:TOLD]}…"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from trimtab.domain.allocator import Allocator, JobNeed
-from trimtab.errors import PolicyNotFound, UsageError
+from trimtab.engine.policy_errors import line_of
+from trimtab.errors import PolicyNotFound, TrimtabError, UsageError
 from trimtab.policies.catalogue import Description, Parameter
 from trimtab.training.clocks import CLOCKS, Clock
 from trimtab.training.gang_placement import PLACEMENT_RULES, PlacementRule
@@ -47,12 +48,24 @@ def find_allocator(spec: AllocatorSpec) -> Allocator:
     if isinstance(spec, Allocator):
         return spec
     if isinstance(spec, type) and issubclass(spec, Allocator):
-        return spec()
+        return _made(spec, {}, spec.__name__)
     call = parse_call(spec) if isinstance(spec, str) else None
     if call is None:
         raise UsageError("is no name of an allocator", field="policy", value=spec, expected=_EXPECTED)
     cls = allocator_class(call[0])
-    return cls(**values_of(cls, *call))
+    return _made(cls, values_of(cls, *call), spec)
+
+
+def _made(cls: type[Allocator], values: dict[str, Any], spec: str) -> Allocator:
+    """An allocator with these parameters. Raises UsageError for values that its class refuses."""
+    try:
+        return cls(**values)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        line, what = line_of(error), f"cannot be made: {type(error).__name__}: {error}"
+        where = f"\n  {line}" if line else ""
+        raise UsageError(what + where, field="policy", value=spec) from error
 
 
 def allocator_class(name: str) -> type[Allocator]:

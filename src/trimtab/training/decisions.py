@@ -8,7 +8,9 @@ others, on what is left of the nodes and of the tenants' quotas.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +21,7 @@ from trimtab.engine.policy_errors import line_of
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.gang_placement import PlacementRule
+from trimtab.training.job_classes import about_all, classes_of, cluster_for, counted_once, within_room
 from trimtab.training.progress import Running
 from trimtab.training.quotas import within_quotas
 from trimtab.training.shared_gpus import is_second, partners_of, placed
@@ -43,22 +46,115 @@ class Decider:
     memory: Any
     check: AllocationCheck
     placement: PlacementRule
+    most_jobs: int  # of the run, for which there is memory
+    strict_priority: bool = False  # jobs of a higher priority are decided about before the others
+    memories: dict[tuple[int, bytes], Any] = field(default_factory=dict)  # of each class of jobs
+
+    @classmethod
+    def of(
+        cls,
+        allocator: Allocator,
+        cluster: GpuCluster,
+        job_ids: tuple[str, ...],
+        placement: PlacementRule,
+        room: int = 0,
+        *,
+        strict_priority: bool = False,
+    ) -> Decider:
+        """For a run of these jobs, and so many that may come.
+
+        Raises PolicyError for an allocator that makes no memory.
+        """
+        most = len(job_ids) + room
+        memory = _called(allocator, "begins", lambda: allocator.init(cluster, most))
+        check = AllocationCheck(allocator, job_ids)
+        return cls(allocator, memory, check, placement, most, strict_priority)
+
+    def with_jobs(self, job_ids: tuple[str, ...], cluster: GpuCluster) -> Decider:
+        """The same, where jobs have come. Beyond its room the allocator forgets what it learned."""
+        if len(job_ids) > self.most_jobs:
+            room, strict = len(job_ids), self.strict_priority
+            return Decider.of(self.allocator, cluster, job_ids, self.placement, room, strict_priority=strict)
+        return replace(self, check=AllocationCheck(self.allocator, job_ids))
 
     def decide(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, running: Running | None = None
     ) -> Decision:
         """Decide about all jobs. `running`: what they do now. Raises PolicyError for a broken rule."""
-        fixed = fixed_jobs(jobs, cluster)
-        if self.allocator.keeps_fixed or not fixed.any():
-            found = self._asked(jobs, cluster, now_s, speed)
+        classes = classes_of(jobs, cluster, strict=self.strict_priority) if self._divides(cluster) else {}
+        if len(classes) > 1 or (cluster.places is not None and not cluster.places.allowed.all()):
+            found = self._by_class(classes, jobs, cluster, now_s, speed, running)
         else:
-            found = self._beside(fixed, jobs, cluster, now_s, speed, running)
+            key = next(iter(classes), None)
+            memory = self.memory if key is None else self._memory_of(key, cluster)
+            found = self._of_class(memory, jobs, cluster, now_s, speed, running)
         partner = partners_of(found.allocation, len(jobs))
         self.check.placed(jobs, cluster, found.held, partner, now_s)
         return found
 
+    def _divides(self, cluster: GpuCluster) -> bool:
+        return self.strict_priority or cluster.places is not None
+
+    def _by_class(
+        self,
+        classes: Mapping[tuple[int, bytes], Ints],
+        jobs: Records,
+        cluster: GpuCluster,
+        now_s: float,
+        speed: Speed,
+        running: Running | None,
+    ) -> Decision:
+        """Decide about class after class, on what is left."""
+        fixed, partner = fixed_jobs(jobs, cluster), _present_partners(jobs, running)
+        given, waits = np.where(fixed[:, None], cluster.gpus, 0), np.ones(len(jobs), np.bool_)
+        parts: list[tuple[Ints, Allocation]] = []
+        spent_s = 0.0
+        for key, rows in classes.items():
+            given[rows], waits[rows] = 0, False
+            counted = counted_once(partner)
+            left = cluster_for(rows, cluster, jobs, given, counted, goes_first=fixed, waits=waits)
+            theirs = (
+                None
+                if running is None
+                else running.of(np.flatnonzero(np.isin(running.job_idx, jobs["job_idx"][rows])))
+            )
+            memory = self._memory_of(key, left)
+            found = self._of_class(memory, jobs[rows], left, now_s, speed, theirs)
+            given[rows[found.held.rows]] = found.held.gpus
+            partner[rows] = -1
+            if found.allocation.partner_row is not None:
+                of_rows = np.asarray(found.allocation.partner_row, np.int64)
+                partner[rows] = np.where(of_rows >= 0, rows[of_rows], -1)
+            parts.append((rows, found.allocation))
+            spent_s += found.spent_s
+        return Decision(about_all(parts, len(jobs)), Held.of(given), spent_s)
+
+    def _memory_of(self, key: tuple[int, bytes], cluster: GpuCluster) -> Any:
+        """The allocator's memory of a class of jobs: the first class has that of the run's beginning."""
+        if not self.memories:
+            self.memories[key] = self.memory
+        if key not in self.memories:
+            make = partial(self.allocator.init, cluster, self.most_jobs)
+            self.memories[key] = _called(self.allocator, "begins", make)
+        return self.memories[key]
+
+    def _of_class(
+        self,
+        memory: Any,
+        jobs: Records,
+        cluster: GpuCluster,
+        now_s: float,
+        speed: Speed,
+        running: Running | None,
+    ) -> Decision:
+        fixed = fixed_jobs(jobs, cluster)
+        if self.allocator.keeps_fixed or not fixed.any():
+            return self._asked(memory, jobs, cluster, now_s, speed)
+        return self._beside(memory, fixed, jobs, cluster, now_s, speed, running)
+
     def _beside(
         self,
+        memory: Any,
         fixed: Flags,
         jobs: Records,
         cluster: GpuCluster,
@@ -73,8 +169,8 @@ class Decider:
             left.nodes["up"] &= ~(cluster.gpus[fixed] > 0).any(axis=0)
         is_asked = len(rows) > 0 and left.n_gpus > 0
         nothing = Decision(Allocation(), Held(rows[:0], cluster.now_held.gpus[:0]), 0.0)
-        found = self._asked(jobs[rows], left, now_s, speed) if is_asked else nothing
-        allocation = _about_all(found.allocation, rows, len(jobs))
+        found = self._asked(memory, jobs[rows], left, now_s, speed) if is_asked else nothing
+        allocation = about_all([(rows, found.allocation)], len(jobs))
         if running is not None and len(running):
             allocation = _with_present(allocation, fixed, partner, jobs, running)
         if not is_asked or allocation.planned_end_s is not None:
@@ -83,14 +179,19 @@ class Decider:
             allocation = replace(allocation, planned_end_s=np.where(fixed, ends_s, planned_s))
         return Decision(allocation, _all_held(found.held, rows, fixed, cluster), found.spent_s)
 
-    def _asked(self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed) -> Decision:
+    def _asked(self, memory: Any, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed) -> Decision:
         begun_s = time.perf_counter()
-        allocation = _allocated(self.allocator, jobs, cluster, now_s, speed, self.memory)
+        made = _called(
+            self.allocator,
+            f"at {now_s:g} s",
+            lambda: self.allocator.allocate(jobs, cluster, now_s, speed, memory),
+        )
         spent_s = time.perf_counter() - begun_s
-        self.check.shape(jobs, cluster, allocation, now_s)
+        allocation = self.check.shape(jobs, cluster, made, now_s)
         if len(cluster.quota_gpus) and not self.allocator.keeps_quotas:
             allocation = within_quotas(allocation, jobs, cluster)
-        return Decision(allocation, placed(allocation, self.placement, cluster), spent_s)
+        held = placed(allocation, self.placement, cluster)
+        return Decision(*within_room(allocation, held, cluster), spent_s)
 
 
 def fixed_jobs(jobs: Records, cluster: GpuCluster) -> Flags:
@@ -102,18 +203,16 @@ def fixed_jobs(jobs: Records, cluster: GpuCluster) -> Flags:
     return found
 
 
-def _allocated(
-    allocator: Allocator, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any
-) -> Allocation:
-    """The allocator's decision. Raises PolicyError for any error of the allocator."""
+def _called(allocator: Allocator, when: str, call: Callable[[], Any]) -> Any:
+    """What the allocator returns. Raises PolicyError for any error of its own."""
     try:
-        return allocator.allocate(jobs, cluster, now_s, speed, memory)
+        return call()
     except TrimtabError:
         raise
     except Exception as error:
         line, what = line_of(error), f"{type(error).__name__}: {error}"
         where = f"\n  {line}" if line else ""
-        raise PolicyError(f"allocator {allocator.label!r} at {now_s:g} s: {what}{where}") from error
+        raise PolicyError(f"allocator {allocator.label!r} {when}: {what}{where}") from error
 
 
 def _present_partners(jobs: Records, running: Running | None) -> Ints:
@@ -141,45 +240,18 @@ def _without(fixed: Flags, partner: Ints, rows: Ints, jobs: Records, cluster: Gp
         quota_gpus = quota_gpus - np.bincount(jobs["tenant_idx"][fixed], held, len(quota_gpus))
     kept = np.where(((pair[rows] >= 0) | fixed[rows])[:, None], 0, cluster.gpus[rows])
     can_run = None if cluster.can_run is None else cluster.can_run[rows]
-    return GpuCluster(nodes, cluster.type_names, Held.of(kept), len(rows), quota_gpus, can_run)
+    places = cluster.places
+    if places is not None:
+        fixed_gpus = np.where(fixed[:, None], cluster.gpus, 0)
+        places = replace(places.of(rows), room=places.left(fixed_gpus))
+    held, types = Held.of(kept), cluster.type_names
+    return GpuCluster(nodes, types, held, len(rows), quota_gpus, can_run, places, cluster.later)
 
 
 def _all_held(found: Held, rows: Ints, fixed: Flags, cluster: GpuCluster) -> Held:
     gpus = np.where(fixed[:, None], cluster.gpus, 0)
     gpus[rows[found.rows]] = found.gpus
     return Held.of(gpus)
-
-
-def _about_all(found: Allocation, rows: Ints, n_jobs: int) -> Allocation:
-    """The decision about `rows` as one about all jobs; places and counts are not in it."""
-
-    def spread(column: Any, default: float) -> Any:
-        if column is None:
-            return None
-        given = np.asarray(column)
-        every = np.full(n_jobs, default, given.dtype)
-        every[rows] = given
-        return every
-
-    def named(values: Any) -> dict[int, str]:
-        return {int(rows[row]): text for row, text in values.items()}
-
-    partner = None
-    if found.partner_row is not None:
-        of_rows = np.asarray(found.partner_row, np.int64)
-        partner = spread(np.where(of_rows >= 0, rows[of_rows], -1), -1)
-    return Allocation(
-        local_batch=spread(found.local_batch, 0.0),
-        accumulation=spread(found.accumulation, 0),
-        partner_row=partner,
-        share_frac=spread(found.share_frac, 1.0),
-        rejected=named(found.rejected),
-        admitted=None if found.admitted is None else rows[found.admitted],
-        reasons=named(found.reasons),
-        planned_end_s=spread(found.planned_end_s, np.inf),
-        planned_finish_s=spread(found.planned_finish_s, np.inf),
-        wake_s=found.wake_s,
-    )
 
 
 def _with_present(

@@ -10,6 +10,11 @@
         job.step_done(sync_s=seconds_of_the_all_reduce)
         job.obey(wish, lambda folder: write(folder / "state"))
     job.finish(lambda folder: write(folder / "state"))
+    if job.rank == 0:
+        evaluate()                                  # the program goes on to its end
+
+A job that loses its slots, or whose run is stopped, ends in `obey`, at a checkpoint: what is after the loop
+runs only when all samples were trained on.
 
 Outside of a run of `trimtab train run` the same program is one rank that reports nothing and keeps no
 checkpoints. `trimtab.training.torch` does all of this for PyTorch.
@@ -45,6 +50,7 @@ from trimtab.training.runner.rank_protocol import (
 )
 
 REPORT_PERIOD_S: Final = 0.1  # reports of steps in between are averaged
+WRITING_S: Final = 3600.0  # so long a checkpoint may take
 
 Write = Callable[[Path], Any]
 
@@ -165,14 +171,25 @@ class ElasticJob:
             self._end(PREEMPTED if is_kept else NOT_SAVED)
 
     def finish(self, write: Write) -> None:
-        """The job is done: keep its last state, and end the process."""
-        self._end(0 if self._save(write) else NOT_SAVED)
+        """All samples were trained on: keep the last state. The program goes on.
+
+        The run then waits for its end, and gives its slots to no other job; what it does is in no checkpoint.
+        If it is stopped before its end, it begins again after the loop.
+        """
+        if not self._save(write):
+            self._end(NOT_SAVED)
+        self.report(step=self.step, samples=self.samples, stopped=self.step, finished=True)
+
+    def quiet(self, seconds: float) -> None:
+        """The next step may be so long in coming: to be said before an evaluation in the loop."""
+        self.report(quiet_s=seconds)
 
     def _save(self, write: Write) -> bool:
         """Rank 0 writes a checkpoint. False if it could not."""
         self._saved_s = time.perf_counter()
         if self.rank != 0 or self._folder is None:
             return True
+        self.quiet(WRITING_S)
         try:
             write_checkpoint(self._folder, self.generation, self.step, self.samples, write, self._fence)
         except StaleGeneration as stale:

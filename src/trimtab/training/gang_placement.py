@@ -10,9 +10,10 @@ Every rule leaves a job where it is while its counts stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.domain.training_jobs import GpuCluster, Held, Ints
 
@@ -56,13 +57,30 @@ def _placed(counts: Ints, cluster: GpuCluster, before: Held, take: Take, *, desc
     changed = np.flatnonzero(is_new)
     size = sizes[rows[changed]]
     types = [np.flatnonzero(cluster.nodes["type_idx"] == t) for t in range(counts.shape[1])]
+    places = cluster.places if cluster.places is not None and cluster.places.is_tight else None
     for i in changed[np.argsort(-size if descending else size, kind="stable")]:
-        for t in np.flatnonzero(counts[rows[i]]):
-            nodes = types[t]
-            taken = take(free[nodes], int(counts[rows[i], t]))
-            gpus[i, nodes] = taken
-            free[nodes] -= taken
-    return Held(rows, gpus)
+        row = rows[i]
+        usable = free if places is None else places.usable(row, free, places.of(rows).left(gpus))
+        for t in np.flatnonzero(counts[row]):
+            nodes, count = types[t], int(counts[row, t])
+            gpus[i, nodes] = take(_preferred(usable[nodes], cluster.later, nodes, count), count)
+        if places is not None and gpus[i].sum() < sizes[row]:
+            gpus[i] = 0  # no nodes have CPUs and memory for it now: it waits
+        free -= gpus[i]
+    return Held(rows, gpus) if places is None else _holders(rows, gpus)
+
+
+def _preferred(usable: Ints, later: Ints | None, nodes: Ints, count: int) -> Ints:
+    """GPUs that nobody holds, if there are enough of them; else all that may be taken."""
+    if later is None:
+        return usable
+    idle = np.minimum(usable, np.maximum(usable - later[nodes], 0))
+    return idle if idle.sum() >= count else usable
+
+
+def _holders(rows: Ints, gpus: NDArray[Any]) -> Held:
+    holds = gpus.any(axis=1)
+    return Held(rows[holds], gpus[holds])
 
 
 def staying_rows(counts: Ints, cluster: GpuCluster, before: Held) -> Ints:

@@ -76,6 +76,16 @@ class JobStates:
         self._finished_gpu_s = 0.0
         self._changes: list[tuple[Ints, Ints, Ints]] = []  # decision, job, GPUs
 
+    def grown(self, workload: Workload) -> JobStates:
+        """These states, with those of further jobs at the end of the workload."""
+        made = JobStates(workload)
+        for name, old in vars(self).items():
+            if isinstance(old, np.ndarray):
+                getattr(made, name)[: len(old)] = old
+            elif name != "workload":
+                setattr(made, name, old)
+        return made
+
     @property
     def decisions(self) -> int:
         """How many were made."""

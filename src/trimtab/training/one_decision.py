@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from trimtab.domain.allocator import Allocation, JobNeed, Speed
+from trimtab.domain.job_places import JobAsk, NodeOffer, misfit, places_of
 from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import TraceError, UsageError
 from trimtab.traces.read_jobs import JobTable
-from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,
     canonical_allocator,
@@ -43,6 +43,7 @@ def decide(
     now_s: float | None = None,
     restart: str = "none",
     down: Collection[str] = (),
+    offers: Sequence[NodeOffer] = (),
 ) -> dict[str, Any]:
     """The policy's allocation for each job now, and its reason, as JSON values.
 
@@ -65,11 +66,10 @@ def decide(
     jobs["profiled_gpus_max"] = seen_gpus[here]
     known = truth.oracle() if is_oracle else speed
     can_run = runs_on(jobs, known, len(type_names))
-    cluster = GpuCluster(nodes, type_names, held, len(here), can_run=can_run)
+    places = places_of([workload.asks[i] for i in here], offers) if workload.asks else None
+    cluster = GpuCluster(nodes, type_names, held, len(here), can_run=can_run, places=places)
     empty = GpuCluster(nodes, type_names, Held(here[:0], np.zeros((0, len(nodes)), np.int64)), 0)
-    memory = allocator.init(empty, len(workload))
-    check = AllocationCheck(allocator, workload.job_ids)
-    decider = Decider(allocator, memory, check, placement_of(allocator.placement))
+    decider = Decider.of(allocator, empty, workload.job_ids, placement_of(allocator.placement))
     made = decider.decide(jobs, cluster, now_s, known)
     allocation, given = made.allocation, made.held
     partner = partners_of(allocation, len(here))
@@ -89,6 +89,7 @@ def decide(
             allocation,
             node_names,
             _batches(jobs, allocation, given, known, cluster),
+            [workload.asks[i] if workload.asks else JobAsk() for i in here],
         ),
     }
 
@@ -187,6 +188,7 @@ def _answers(
     allocation: Allocation,
     node_names: tuple[str, ...],
     batches: dict[int, dict[str, int]],
+    asks: Sequence[JobAsk],
 ) -> list[dict[str, Any]]:
     after = np.zeros((len(ids), len(node_names)), np.int64)
     after[given.rows] = given.gpus
@@ -204,7 +206,7 @@ def _answers(
                 "batch": batches.get(row),
                 "shares_with": ids[partner[row]] if partner[row] >= 0 else None,
                 "change": change,
-                "reason": _reason(row, change, jobs, cluster, int(now.sum()), allocation),
+                "reason": _reason(row, change, jobs, cluster, int(now.sum()), allocation, asks[row]),
             }
         )
     return answers
@@ -225,13 +227,18 @@ def _change(before: Any, now: Any) -> str:
 
 
 def _reason(
-    row: int, change: str, jobs: Records, cluster: GpuCluster, count: int, allocation: Allocation
+    row: int, change: str, jobs: Records, cluster: GpuCluster, count: int, allocation: Allocation, ask: JobAsk
 ) -> str:
     if row in allocation.rejected:
         return allocation.rejected[row]
     if row in allocation.reasons:
         return allocation.reasons[row]
     asked = int(jobs["gpus_requested"][row])
+    least = int(jobs["gpus_min"][row])
+    if change == "wait" and cluster.places is not None:
+        most = int(cluster.places.most(cluster.capacity)[row])
+        if most < least:
+            return misfit(ask, least, most)
     if change == "wait" and asked > cluster.n_gpus:
         return f"asks for {counted(asked, 'GPU')}; the cluster has {cluster.n_gpus}"
     if change in {"wait", "stop"}:

@@ -11,7 +11,12 @@
 Each turn of the loop has this rank's samples of a step, or of one of its `micro_batches`; the loss is their
 mean.
 `step` adds the gradients of all ranks, counts each sample once, moves the optimiser, reports, and keeps a
-checkpoint when that is due. The loop ends the process when the job is done or is to stop.
+checkpoint when that is due. When all samples were trained on the loop ends, and every rank goes on behind it:
+
+    if training.job.rank == 0:
+        torch.save(model.state_dict(), "model.pt")
+
+A job that loses its slots, or whose run is stopped, ends inside the loop, at a checkpoint.
 
 The noise of the gradient comes from the norms of local gradients and of their mean: with several ranks from
 theirs, with one from its micro-batches, of which it then takes two at least.

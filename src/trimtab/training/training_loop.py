@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.job_places import JobPlaces
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import PolicyError, UsageError
-from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.checkpoints import Checkpoints
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decider
@@ -57,6 +57,8 @@ class Setup:
     failing_nodes: tuple[FailingNode, ...] = ()
     checkpoint_s: float = 0.0  # progress of a job between two checkpoints; 0 = failures lose no work
     horizon_s: float = math.inf  # the run ends here, whatever is left
+    places: JobPlaces | None = None  # where each job may run; None = on every node
+    strict_priority: bool = False  # jobs of a higher priority are decided about before the others
     companion: Companion | None = None  # it says which nodes are up, in place of node events
 
 
@@ -93,9 +95,10 @@ class _Run:
         self.wake_s = math.inf
         self.planned_end_s = np.full(len(workload), math.inf)
         self.planned_finish_s = np.full(len(workload), math.inf)
-        memory = allocator.init(self._cluster(), len(workload))
-        check = AllocationCheck(allocator, workload.job_ids)
-        self.decider = Decider(allocator, memory, check, setup.placement)
+        strict = setup.strict_priority
+        self.decider = Decider.of(
+            allocator, self._cluster(), workload.job_ids, setup.placement, strict_priority=strict
+        )
 
     def to_the_end(self) -> JobRecords:
         if len(self.workload):
@@ -260,7 +263,8 @@ class _Run:
     def _cluster(self, jobs: Records | None = None) -> GpuCluster:
         types, quota_gpus = self.setup.type_names, self.setup.quota_gpus
         can_run = None if jobs is None else runs_on(jobs, self.speed, len(types))
-        return GpuCluster(self.nodes, types, self.held, len(self.active), quota_gpus, can_run)
+        places = None if self.setup.places is None else self.setup.places.of(self.active)
+        return GpuCluster(self.nodes, types, self.held, len(self.active), quota_gpus, can_run, places)
 
     def _decide(self) -> None:
         if self.setup.companion is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -22,6 +22,15 @@ def removed_keys(**instead: str) -> ConfigDict:
 def formerly(key: str) -> dict[str, JsonValue]:
     """For `json_schema_extra` of a field: its key in earlier versions; the error names the present one."""
     return {FORMER_KEY: key}
+
+
+def _texts(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(filter(None, (part.strip() for part in value.split(","))))
+    return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]  # a list, or texts with commas between them
 
 
 class Spec(BaseModel):

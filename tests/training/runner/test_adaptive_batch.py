@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from support.train_runs import job, jobs_text, last_state, train
+from support.train_runs import decider_of, job, jobs_text, last_state, train
 from trimtab.errors import UsageError
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan
@@ -20,7 +20,7 @@ from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
 from trimtab.training.runner.rank_protocol import Report
 from trimtab.training.runner.run_ledger import KnownRun, RunSettings
-from trimtab.training.runner.run_recording import recorded
+from trimtab.training.runner.run_recording import recorded, rerun_of
 from trimtab.training.runner.train_jobs import decisions_of
 
 NOISE, LEAST = 20.0, 8  # variance over squared norm of the gradient, at the least batch
@@ -97,17 +97,17 @@ def test_a_rank_that_holds_less_takes_more_passes() -> None:
 @pytest.mark.parametrize("policy", ["pollux", "weighted-goodput", "sia", "fifo"])
 def test_allocators_decide_by_goodput(policy: str) -> None:
     """Of two jobs that scale alike in speed, the noisy one makes more of four GPUs, and allocators run."""
-    _, made = measured_pair(policy)
+    run, made = measured_pair(policy)
     rates = [[made.speed.work_per_s(k, 1, gpus) for gpus in (1, 4)] for k in (0, 1)]
     assert rates[0][1] / rates[0][0] > 2.0 > rates[1][1] / rates[1][0]
-    made.decide(made.due_s)
+    decider_of(run, made)(made.due_s)
     counts = made.wanted.sum(axis=1)
     assert 1 <= counts.sum() <= 4
 
 
 def test_jobs_of_one_model_are_recorded_with_their_own_speeds(tmp_path: Path) -> None:
     run, made = measured_pair("fifo", model="net")
-    recorded(run, made, made.records(0.0), tmp_path)
+    recorded(run, made, made.records(0.0), tmp_path, rerun_of(run, made), None)
     for k, name in enumerate(("noisy", "clear")):
         line = (tmp_path / "profiles" / f"{name}.csv").read_text().splitlines()[1].split(",")
         rates = [made.speed.work_per_s(k, 1, gpus) for gpus in (1, 2, 3, 4)]

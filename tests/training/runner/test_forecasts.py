@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.train_runs import job, jobs_text, train
+from support.train_runs import decider_of, job, jobs_text, train
 from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.rank_protocol import read_report
@@ -37,7 +37,7 @@ def test_a_rollout_counts_restarts_queues_and_what_is_done() -> None:
     made = decisions_of(run)
     forecasts = Forecasts(run, made)
     assert not forecasts.is_due(0.0)  # nobody has come
-    made.decide(0.0)
+    decider_of(run, made)(0.0)
     assert forecasts.is_due(0.0)
     asyncio.run(forecasts.look(0.0, NEW))
     first = [5 + 40.0, 5 + 40.0 + 5 + 20.0]
@@ -53,7 +53,7 @@ def test_a_rollout_counts_restarts_queues_and_what_is_done() -> None:
 def test_the_shorter_job_goes_first_where_the_policy_says_so() -> None:
     run = run_of("srtf")
     made = decisions_of(run)
-    made.decide(0.0)
+    decider_of(run, made)(0.0)
     asyncio.run(Forecasts(run, made).look(0.0, NEW))
     assert made.end_s[:2].tolist() == pytest.approx([5 + 20.0 + 5 + 40.0, 5 + 20.0])
 
@@ -62,7 +62,7 @@ def test_a_rollout_is_made_when_something_changed_or_some_seconds_went_by() -> N
     run = run_of("fifo")
     made = decisions_of(run)
     forecasts = Forecasts(run, made)
-    made.decide(0.0)
+    decider_of(run, made)(0.0)
     asyncio.run(forecasts.look(0.0, NEW))
     assert not forecasts.is_due(9.0)
     assert forecasts.is_due(1000.0)
@@ -104,7 +104,7 @@ def test_a_job_of_unknown_speed_has_no_forecast_until_it_reports() -> None:
     run = KnownRun("", RunSettings("fifo", {"x": 1}, "test"), job_list_of(job_list, "jobs.yaml", Path()))
     made = decisions_of(run)
     forecasts = Forecasts(run, made)
-    made.decide(0.0)
+    decider_of(run, made)(0.0)
     asyncio.run(forecasts.look(0.0, NEW))
     assert math.isnan(made.admission_end_s[0])
     assert math.isinf(made.expected_end_s(0, 0.0))

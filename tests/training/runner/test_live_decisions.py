@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.train_runs import jobs_text
+from support.train_runs import decider_of, jobs_text
 from trimtab.errors import UsageError
 from trimtab.training.allocator_catalogue import allocator_class, allocator_names
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan
+from trimtab.training.runner.deciding import AllocatorChoice, decided_by
 from trimtab.training.runner.job_list import JobList, job_list_of
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
 from trimtab.training.runner.rank_protocol import Report
@@ -37,8 +39,10 @@ def listed() -> JobList:
     return job_list_of(jobs_text(*jobs, clock=""), "jobs.yaml", Path())
 
 
-def decisions(policy: str) -> LiveDecisions:
-    return decisions_of(KnownRun("", RunSettings(policy, {"x": 4, "y": 4}, "test"), listed()))
+def decisions(policy: str) -> tuple[LiveDecisions, Callable[[float], None]]:
+    run = KnownRun("", RunSettings(policy, {"x": 4, "y": 4}, "test"), listed())
+    made = decisions_of(run)
+    return made, decider_of(run, made)
 
 
 @pytest.mark.parametrize("policy", allocator_names())
@@ -47,8 +51,8 @@ def test_every_allocator_decides_or_is_refused(policy: str) -> None:
         with pytest.raises(UsageError, match="policy: needs"):
             decisions(policy)
         return
-    made = decisions(policy)
-    made.decide(made.due_s)
+    made, decide = decisions(policy)
+    decide(made.due_s)
     for k in np.flatnonzero(made.wanted.any(axis=1)):
         gpus = made.wanted[k]
         made.started(int(k), 1.0)
@@ -56,7 +60,7 @@ def test_every_allocator_decides_or_is_refused(policy: str) -> None:
         made.done.work[k] = 800
         made.held([SlotTime(int(k), gpus, 50.0, 5.0)])
     made.happened(200.0)
-    made.decide(made.due_s)
+    decide(made.due_s)
     counts = made.wanted.sum(axis=1)
     assert made.wanted.sum(axis=0).max() <= 4
     assert all(n == 0 or 1 <= n <= 4 for n in counts)
@@ -65,18 +69,34 @@ def test_every_allocator_decides_or_is_refused(policy: str) -> None:
 
 
 def test_a_node_that_is_gone_leaves_its_jobs_waiting_until_the_next_decision() -> None:
-    made = decisions("fifo")
-    made.decide(0.0)
+    made, decide = decisions("fifo")
+    decide(0.0)
     assert made.wanted.tolist() == [[2, 0], [2, 0], [0, 2]]
     made.node_changed(0, False, 5.0)
     assert made.wanted.tolist() == [[0, 0], [0, 0], [0, 2]]
     assert made.due_s == 5.0
-    made.decide(5.0)
+    decide(5.0)
     assert made.wanted.tolist() == [[0, 2], [0, 0], [0, 2]]
 
 
+def test_what_happened_while_the_allocator_decided_holds() -> None:
+    """A job ended and a node went: neither gets what the decision gave."""
+    made, _ = decisions("fifo")
+    run = KnownRun("", RunSettings("fifo", {"x": 4, "y": 4}, "test"), listed())
+    decider = AllocatorChoice("fifo", run.listed.rules).decider(made.rehearsal())
+    asked = made.question(0.0)
+    assert asked is not None
+    answer = decided_by(decider, asked)
+    assert answer.held.gpus.tolist() == [[2, 0], [2, 0], [0, 2]]
+    made.finished(0, 3.0)
+    made.node_changed(1, False, 4.0)
+    made.decided(asked, answer)
+    assert made.wanted.tolist() == [[0, 0], [2, 0], [0, 0]]
+    assert made.due_s == 3.0  # of which the allocator is told next
+
+
 def test_speeds_are_measured_else_declared_times_what_these_were_off() -> None:
-    speed = decisions("fifo").speed
+    speed = decisions("fifo")[0].speed
     assert speed.work_per_s(0, 1, 2) == 18.0
     assert speed.work_per_s(0, 1, 3) == 24.0  # between two
     speed.report(0, 1, 2, PLAN, steps(16 / 9.0, 0.1))  # half as fast as declared

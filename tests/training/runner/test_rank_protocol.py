@@ -142,12 +142,10 @@ def test_a_disk_that_stays_full_is_one_problem(tmp_path: Path) -> None:
     assert errors == [f"{tmp_path}: checkpoint not written: No space left on device"] * 2
 
 
-def test_outside_of_a_run_a_job_is_one_rank_that_ends_with_0() -> None:
+def test_outside_of_a_run_a_job_is_one_rank_and_its_program_goes_on() -> None:
     alone = ElasticJob(20, 8, environment={})
     while not alone.is_done:
         assert alone.wish() == 0
         alone.step_done()
     assert (alone.step, alone.samples) == (3, 20)
-    with pytest.raises(SystemExit) as end:
-        alone.finish(lambda folder: None)
-    assert end.value.code == 0
+    alone.finish(lambda folder: None)

@@ -81,10 +81,16 @@ def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(
     assert shown["state"] == "stopped"
     assert shown["jobs"][0]["endings"] == {"preempted": 1}
     assert 0 < shown["jobs"][0]["samples"] < 1600
+    more = tmp_path / "more.yaml"
+    more.write_text(jobs_text(job("later", 80)))
+    result = cli("add", folder.name, more, "--journal", runs)  # waits for the run
+    assert result.exit_code == 0, result.output
+    assert f"it obeys with trimtab train run --resume {folder.name} --journal {runs}" in result.stderr
     result = cli("run", "--resume", folder.name, "--journal", runs, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["state"], told["jobs"][0]["restarts"]) == ("done", 1)
+    assert [(j["id"], j["state"]) for j in told["jobs"]] == [("fit", "done"), ("later", "done")]
     assert (told["was_stopped"], told["simulation_error_frac"]) == (True, None)
     counts = last_state(tmp_path, folder.name, "fit")["counts"]
     assert sum(counts) == 1600

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from support.train_runs import BY_PROGRESS, job, last_state, train
+from trimtab.cli.app import app
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.runner.generation import Generation
 from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.live_table import JobRow
 from trimtab.training.runner.train_reports import listed_runs
 
 ITEMS = 64
@@ -93,6 +100,34 @@ def test_what_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         assert counts.tolist() == [15.0] * ITEMS, name
 
 
+def test_the_program_goes_on_after_the_loop_and_the_model_is_where_the_run_says(tmp_path: Path) -> None:
+    """Rank 0 works on for longer than the grace period, alone; the job is done when it is."""
+    after, again, said = tmp_path / "after", tmp_path / "again", list[str]()
+    run = train(
+        tmp_path,
+        "fifo",
+        job("fit", 80, "--after", after, "--after-s", 1.0, gpus=2),
+        job("fails", 80, "--after", again, "--fault", "after"),
+        say=said.append,
+        grace_s=0.3,
+    )
+    assert run.state == "done"
+    fit, fails = run.recording.jobs
+    assert fit.completion_s > 1.0
+    assert json.loads(after.read_text()) == last_state(tmp_path, run.run_id, "fit")["weights"]
+    assert fit.model is not None
+    state = json.loads((Path(fit.model) / "state").read_text())
+    assert state == last_state(tmp_path, run.run_id, "fit")
+    first, second = again.read_text().splitlines()  # only what follows the loop is done again
+    assert first == second
+    assert (fails.state, fails.restarts) == ("done", 1)
+    told = next(
+        text for text in said if text.startswith("fails: rank 0 ended with code 1 after its training")
+    )
+    assert "; its last good checkpoint: step 10, 80 samples\n" in told
+    assert told.endswith("\n    RuntimeError: no room for the model")
+
+
 def test_a_node_that_is_gone_takes_its_jobs_back_to_their_checkpoints(tmp_path: Path) -> None:
     said: list[str] = []
     run = train(
@@ -139,6 +174,40 @@ def test_a_warm_program_starts_ranks_as_forks(tmp_path: Path) -> None:
         assert log.read_text() == f"argv ['7'] warm {name == 'warm'} threads 1\n"
 
 
+def test_jobs_run_where_they_ask_to_and_one_that_uses_more_memory_is_ended(tmp_path: Path) -> None:
+    """Three jobs for one slot of node b, whose CPUs are for one; `hog` takes more memory than it may."""
+    said: list[str] = []
+    hog = "import time; from trimtab.training.elastic import ElasticJob; job = ElasticJob()\n"
+    hog += "job.step_done(); held = bytearray(600 << 20); time.sleep(600)"
+    nodes = {"a": 2, "b": {"slots": 2, "labels": ["fast"], "cpus": 1}}
+    asks = {"labels": ["fast"], "cpus_per_gpu": 1}
+    run = train(
+        tmp_path,
+        "fifo",
+        job("one", 80, **asks),
+        job("two", 80, **asks),
+        job("hog", 80, command=["python", "-c", hog], memory_gib_per_gpu=0.1, preload=[]),
+        nodes=nodes,
+        say=said.append,
+        retries=0,
+    )
+    assert {told.id: told.state for told in run.recording.jobs} == {
+        "one": "done",
+        "two": "done",
+        "hog": "failed",
+    }
+    (text,) = (text for text in said if text.startswith("hog: failed"))
+    assert "rank 0 ended by SIGKILL: used 0." in text
+    assert "GiB of memory; memory_gib_per_gpu allows 0.1; see" in text
+    one, two = (told.completion_s for told in run.recording.jobs[:2])
+    assert two > one
+    scenario = yaml.safe_load((run.recording.folder / "scenario.yaml").read_text())
+    assert scenario["cluster"]["nodes"][1]["labels"] == ["fast"]
+    words = "compare", str(run.recording.folder / "scenario.yaml"), "--policy", "fifo", "--no-sweep"
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +226,47 @@ def test_a_run_that_cannot_be_recorded_stops_its_jobs_at_a_checkpoint(
     assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 8000
     (listed,) = listed_runs(tmp_path, 5)
     assert listed["state"] == "stopped"
+
+
+@pytest.mark.parametrize("stall", ["time.sleep(3600)", "sum(range(10**15))", "os.kill(os.getpid(), 9)"])
+def test_an_allocator_that_stalls_holds_up_nothing(
+    tmp_path: Path, stall: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job's decision never comes back. The first trains on, and stops at a checkpoint at once.
+
+    `sum` of a range never lets go of the interpreter. A process that dies is told as the allocator's.
+    """
+    policy = tmp_path / "slow.py"
+    policy.write_text(
+        "import os, time\n"
+        "from trimtab.domain.allocator import Allocator\n"
+        "from trimtab.training.allocators.fifo import Fifo\n"
+        "class Slow(Allocator):\n"
+        "    def init(self, cluster, n_jobs):\n"
+        "        return []\n"
+        "    def allocate(self, jobs, cluster, now_s, speed, memory):\n"
+        "        memory.append(now_s)\n"
+        "        if len(memory) > 1:\n"
+        f"            {stall}\n"
+        "        return Fifo().allocate(jobs, cluster, now_s, speed, memory)\n"
+    )
+    seen = list[int]()
+
+    def show(rows: Sequence[JobRow], now_s: float) -> None:
+        seen.append(rows[0].samples)
+        if now_s > 1.0 and rows[0].samples > seen[0] and not seen.count(-1):
+            seen.append(-1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    jobs = job("first", 80_000, "--step-s", 0.01), job("second", 8, submit_s=0.5)
+    if "kill" in stall:
+        with pytest.raises(PolicyError, match="Slow': the process in which it decides has ended"):
+            train(tmp_path, f"{policy}:Slow", *jobs)
+    else:
+        monkeypatch.setattr("trimtab.training.runner.train_jobs.SIMULATED_S", 1.0)  # it stalls there, too
+        assert train(tmp_path, f"{policy}:Slow", *jobs, show=show).state == "stopped"
+    (run,) = tmp_path.glob("train_*")
+    assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 80_000
 
 
 def test_an_allocator_that_fails_is_named_and_the_jobs_are_kept(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field
 from trimtab.errors import PolicyError, UsageError
 from trimtab.experiments.scenario import load_cluster
 from trimtab.experiments.training.job_profiles import profiled_jobs
-from trimtab.experiments.training.training_inputs import cluster_nodes, gpus_by_type
+from trimtab.experiments.training.training_inputs import cluster_nodes, gpus_by_type, node_offers
 from trimtab.experiments.training.training_scenario import RulesSection
 from trimtab.traces.read_jobs import JobTable, jobs_of_rows, read_jobs
 from trimtab.training.allocator_catalogue import (
@@ -79,6 +79,7 @@ class Decisions:
     ) -> None:
         spec = load_cluster(Path(cluster)).cluster
         self._nodes, self._types, _ = cluster_nodes(spec)
+        self._offers = node_offers(spec)
         self._node_names = tuple(node.name for node in spec.each_node())
         self._profiles = None if profiles is None else Path(profiles)
         self._policy = find_allocator(policy)
@@ -106,6 +107,7 @@ class Decisions:
                 self._policy,
                 now_s=table.now_s if now_s is None else now_s,
                 down=down,
+                offers=self._offers,
             ) | {"policy": self.policy}
 
     def of_state(self, state: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from trimtab.traces.gavel_jobs import (
     read_noise_patterns,
     read_samples,
 )
-from trimtab.traces.read_jobs import JobTable
+from trimtab.traces.read_jobs import JobTable, asks_of
 from trimtab.traces.scaling_profiles import read_scaling_profiles
 from trimtab.training.gavel_pairs import with_pairs
 from trimtab.training.gavel_workloads import gavel_workload
@@ -111,13 +111,15 @@ def profiled_jobs(
 
 
 def _with_preemption(workload: Workload, table: JobTable) -> Workload:
-    """The jobs with the columns `preemptible` and `pinned`, where the file has them."""
+    """The jobs with the columns `preemptible`, `pinned` and those of their nodes, where the file has them."""
     changed: dict[str, Any] = {}
     for name, default in (("preemptible", True), ("pinned", False)):
         if name in table.jobs:
             values = table.jobs[name].fill_null(default)
             by_id = dict(zip(table.jobs["job_id"], values, strict=True))
             changed[name] = np.array([by_id[job_id] for job_id in workload.job_ids], np.bool_)
+    if asks := dict(zip(table.jobs["job_id"], asks_of(table), strict=False)):
+        changed["asks"] = tuple(asks[job_id] for job_id in workload.job_ids)
     return replace(workload, **changed)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trimtab.domain.job_places import JobAsk
 from trimtab.domain.training_jobs import ServiceLoads, Workload
 from trimtab.experiments.training.training_scenario import GenerateServices
 
@@ -39,7 +40,7 @@ def with_services(workload: Workload, services: GenerateServices, seed: int) -> 
         for name, value in given.items()
     }
     assert {f.name for f in fields(workload)} - set(given) == {
-        "name", "job_ids", "model_names", "tenant_names", "pinned", "services", "columns"
+        "name", "job_ids", "model_names", "tenant_names", "pinned", "services", "asks", "columns"
     }  # fmt: skip
     if workload.pinned is not None:
         columns["pinned"] = np.concatenate([np.zeros(n, np.bool_), workload.pinned])
@@ -50,4 +51,5 @@ def with_services(workload: Workload, services: GenerateServices, seed: int) -> 
         most=services.load_most,
     )
     ids = tuple(f"service-{i}" for i in range(n))
-    return replace(workload, job_ids=ids + workload.job_ids, services=loads, **columns)
+    asks = (JobAsk(),) * n + workload.asks if workload.asks else ()
+    return replace(workload, job_ids=ids + workload.job_ids, services=loads, asks=asks, **columns)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from trimtab.compiled.elementwise import elementwise
+from trimtab.domain.job_places import JobPlaces, NodeOffer, misfit, places_of
 from trimtab.domain.pair_speeds import PairSpeeds
 from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Floats, Ints, Records, Workload, gpu_nodes
@@ -25,7 +27,7 @@ from trimtab.experiments.training.training_scenario import (
     JobTrace,
     TrainingScenario,
 )
-from trimtab.traces.read_jobs import JobTable, Zero, read_jobs
+from trimtab.traces.read_jobs import JobTable, Zero, asks_of, read_jobs
 from trimtab.traces.scaling_profiles import scaling_table
 from trimtab.training.job_models import JobModel, TableJobs
 
@@ -46,6 +48,7 @@ class TrainingInputs:
     load: float | None  # that was asked for
     quota_gpus: Floats  # [tenants] most GPUs; empty = no quotas
     stretch: float  # of times that the scenario sets, which are those of its own load
+    places: JobPlaces | None  # where each job may run; None = on every node
 
     def __len__(self) -> int:
         return len(self.workload)
@@ -59,6 +62,7 @@ class TrainingInputs:
 def build_training(scenario: TrainingScenario, seed: int, load: float | None = None) -> TrainingInputs:
     """Cluster, jobs and their speeds. Raises UsageError for files that can't be used."""
     nodes, types, usd = cluster_nodes(scenario.cluster)
+    offers = node_offers(scenario.cluster)
     generate, trace = scenario.jobs.generate, scenario.jobs.trace
     if generate is not None:
         workload, table = _generated(scenario.name, generate, seed, int(nodes["gpus"].sum()))
@@ -68,9 +72,8 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
         made = ProfiledJobs(workload, TableJobs(table, rounding, pair_estimate=pairs))
     else:
         assert trace is not None
-        jobs, notes = _fitting(
-            _recorded(trace, scenario.jobs.zero), int(nodes["gpus"].sum()), scenario.jobs.too_wide
-        )
+        listed = _recorded(trace, scenario.jobs.zero)
+        jobs, notes = _fitting(listed, nodes, offers, scenario.jobs.too_wide)
         made = profiled_jobs(jobs, trace.profiles, scenario.rules, gpus_by_type(nodes, types))
         made = replace(made, notes=(*notes, *made.notes))
     workload = _declared(made.workload, scenario.jobs.declared_cv, seed)
@@ -87,8 +90,13 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
         workload = with_services(workload, generate.services, seed)
     quota_gpus = quota_gpus_of(scenario.quotas, workload, scenario.name)
     workload = limited(workload, quota_gpus, scenario.name)
+    places = places_of(workload.asks, offers) if workload.asks else None
+    if places is not None:
+        most = np.maximum(places.most(nodes["gpus"].astype(np.int64)), workload.gpus_requested)
+        workload = replace(workload, gpus_max=np.minimum(workload.gpus_max, most))
+    cluster_and_jobs = nodes, types, workload, model, made.notes, usd
     return TrainingInputs(
-        scenario, seed, nodes, types, workload, model, made.notes, usd, final, load, quota_gpus, stretch
+        scenario, seed, *cluster_and_jobs, final, load, quota_gpus, stretch=stretch, places=places
     )
 
 
@@ -117,6 +125,17 @@ def cluster_nodes(cluster: ClusterSpec) -> tuple[Records, tuple[str, ...], float
     return gpu_nodes([types.index(name) for name in each], np.array(gpus, np.int64)), types, price
 
 
+def node_offers(cluster: ClusterSpec) -> list[NodeOffer]:
+    """What jobs find on each node. CPUs and memory that a type does not state are any number."""
+    offers = []
+    for node in cluster.each_node():
+        room = cluster.types[node.group.type].resources
+        cpus, memory_gib = room.get("cpu_cores", math.inf), room.get("ram_gib", math.inf)
+        named = frozenset(node.group.partition), frozenset(node.group.labels)
+        offers.append(NodeOffer(*named, cpus, memory_gib))
+    return offers
+
+
 def gpus_by_type(nodes: Records, types: tuple[str, ...]) -> dict[str, int]:
     """Type of GPU → GPUs of it."""
     return {name: int(nodes["gpus"][nodes["type_idx"] == t].sum()) for t, name in enumerate(types)}
@@ -127,23 +146,38 @@ def _recorded(trace: JobTrace, zero: Zero) -> JobTable:
     return jobs if trace.limit is None else replace(jobs, jobs=jobs.jobs.head(trace.limit))
 
 
-def _fitting(table: JobTable, gpus: int, too_wide: str) -> tuple[JobTable, tuple[str, ...]]:
+def _fitting(
+    table: JobTable, nodes: Records, offers: Sequence[NodeOffer], too_wide: str
+) -> tuple[JobTable, tuple[str, ...]]:
     """The jobs that the cluster could hold, and a note on others that are left out. Raises TraceError."""
-    wide = table.jobs.filter(pl.col("gpus") > gpus)
+    gpus, asks = int(nodes["gpus"].sum()), asks_of(table)
+    places = places_of(asks, offers) if asks else None
+    most = np.full(len(table.jobs), gpus)
+    if places is not None:
+        most = places.most(nodes["gpus"].astype(np.int64))
+    asked = table.jobs["gpus"].to_numpy()
+    is_wide = asked > most
+    wide = np.flatnonzero(is_wide)
     if not len(wide):
         return table, ()
-    job_id, wanted = wide["job_id"][0], int(wide["gpus"][0])
+    first = int(wide[0])
+    job_id, wanted = table.jobs["job_id"][first], int(asked[first])
     if too_wide == "leave-out" and len(wide) < len(table.jobs):
-        note = f"{len(wide):,} jobs that ask for more than the {gpus:,} GPUs are left out, such as {job_id}"
-        return replace(table, jobs=table.jobs.filter(pl.col("gpus") <= gpus)), (note,)
+        what = f"the {gpus:,} GPUs" if places is None else "their nodes have"
+        note = f"{len(wide):,} jobs that ask for more than {what} are left out, such as {job_id}"
+        return replace(table, jobs=table.jobs.filter(pl.Series(~is_wide))), (note,)
     others = f", as are {len(wide) - 1:,} other jobs" if len(wide) > 1 else ""
+    why, expected = "is wider than the cluster", f"at most {gpus}, the GPUs of the cluster"
+    if wanted <= gpus:
+        why = f"can never run: {misfit(asks[first], wanted, int(most[first]))}"
+        others = f"; {len(wide) - 1:,} other jobs can't either" if len(wide) > 1 else ""
+        expected = f"at most {most[first]}"
     raise TraceError(
-        f"job {job_id} is wider than the cluster{others}",
+        f"job {job_id} {why}{others}",
         file=str(table.path),
         field="gpus",
         value=wanted,
-        expected=f"at most {gpus}, the GPUs of the cluster; a scenario with jobs.too_wide: leave-out does "
-        "without such jobs",
+        expected=f"{expected}; a scenario with jobs.too_wide: leave-out does without such jobs",
     )
 
 

@@ -213,6 +213,8 @@ class Training:
             failing_nodes=failing_nodes,
             checkpoint_s=rules.checkpoint_s,
             quota_gpus=inputs.quota_gpus,
+            places=inputs.places,
+            strict_priority=rules.priorities == "strict",
         )
         fair_gpus = records.total_gpus / np.maximum(records.mean_active, 1.0)
         isolated_s = inputs.model.alone_s(inputs.workload, fair_gpus)

@@ -169,6 +169,10 @@ class RulesSection(Spec):
         None, description="length of rounds of allocators that count in them; null = as the source"
     )
     placement: str = Field("", description="consolidated, spread or buddy")
+    priorities: Literal["strict", "policy"] = Field(
+        "policy",
+        description="strict: GPUs go to jobs of higher priority first; policy: as the allocator reads them",
+    )
     restart: str = Field("none", description="what a change of a job's GPUs costs")
     finish_rounding: Literal["exact", "up", "nearest"] | None = Field(
         None, description="of finish times; null = nearest for replayed epochs as in the source, else exact"

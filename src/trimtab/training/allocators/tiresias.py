@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, Speed
 from trimtab.domain.training_jobs import Flags, GpuCluster, Ints, Records
+from trimtab.errors import UsageError
 from trimtab.training.gang_placement import most_free
 from trimtab.training.in_order import given_in_order
 
@@ -59,6 +60,20 @@ class Tiresias(Allocator):
     jump: str = "exact"  # or "artifact"
     service: str = "progress"  # or "held"
     place: str = "rule"  # the run's placement rule; or "spread"
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for thresholds that are none."""
+        try:
+            limits = self._limits()
+        except ValueError:
+            limits = [math.nan]
+        if not all(a > 0.0 for a in limits) or limits != sorted(limits):
+            raise UsageError(
+                "cannot be used",
+                field="tiresias.thresholds",
+                value=self.thresholds,
+                expected="GPU seconds at the end of each queue, ascending, such as 3600/57600",
+            )
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Queues:
         """Empty queues."""

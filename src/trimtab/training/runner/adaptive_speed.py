@@ -31,11 +31,23 @@ class AdaptiveSpeed:
     def __init__(self, jobs: Sequence[JobSpec]) -> None:
         self.plain = MeasuredSpeed(jobs)
         self._jobs = jobs
-        self._adapts = np.array([job.batch_range is not None for job in jobs], np.bool_)
+        self.adapts = np.array([job.batch_range is not None for job in jobs], np.bool_)
         self._least = np.array([job.least_batch for job in jobs], np.float64)
         self.fitted = FittedSpeed(_limits(jobs))
         self.noise = np.zeros(len(jobs))
         self._seen: dict[tuple[int, int, int, int], StepTimes] = {}  # job, nodes, GPUs, local batch
+
+    def grown(self, jobs: Sequence[JobSpec]) -> AdaptiveSpeed:
+        """This estimate, with further jobs at the end."""
+        made = AdaptiveSpeed(jobs)
+        made.plain.learn(self.plain)
+        made.noise[: len(self.noise)] = self.noise
+        for (job, *key), times in self._seen.items():
+            nodes, gpus, local_batch = key
+            made._seen[job, nodes, gpus, local_batch] = times
+            noise = float(self.noise[job])
+            made.fitted.revise(job, 0, (nodes, gpus, local_batch), (times.step_s, times.sync_s), noise)
+        return made
 
     @property
     def levels(self) -> Ints:
@@ -45,7 +57,7 @@ class AdaptiveSpeed:
     @property
     def provides(self) -> frozenset[JobNeed]:
         """Scaling, work left and deadlines; goodput where a job has a range of batches."""
-        return self.plain.provides | ({JobNeed.GOODPUT} if self._adapts.any() else frozenset())
+        return self.plain.provides | ({JobNeed.GOODPUT} if self.adapts.any() else frozenset())
 
     @property
     def fit_error_frac(self) -> float:
@@ -57,7 +69,7 @@ class AdaptiveSpeed:
     def report(self, job: int, nodes: int, gpus: int, plan: BatchPlan, told: Report) -> None:
         """A job did steps, and may have measured the noise of its gradient."""
         sync_s = 0.0 if math.isnan(told.sync_s) else told.sync_s
-        if not self._adapts[job]:
+        if not self.adapts[job]:
             self.plain.report(job, nodes, gpus, told.step_s, sync_s)
             return
         if not (math.isnan(told.grad_sqr) or math.isnan(told.grad_var)):
@@ -97,7 +109,7 @@ class AdaptiveSpeed:
 
     def _learned(self, jobs: Records) -> Ints:
         has_run = np.array([self.fitted.has_run(k) for k in range(len(self._jobs))], np.bool_)
-        return (self._adapts & has_run)[jobs["job_idx"]]
+        return (self.adapts & has_run)[jobs["job_idx"]]
 
     def shared(self, jobs: Records, partners: Records, ways: Records) -> tuple[Floats, Floats]:
         """Never measured."""
@@ -105,7 +117,7 @@ class AdaptiveSpeed:
 
     def nodes_seen(self, job: int, gpus: int) -> int:
         """Over how many nodes so many GPUs were spread when they ran; 0 = they never did."""
-        if not self._adapts[job]:
+        if not self.adapts[job]:
             return self.plain.nodes_seen(job, gpus)
         return min((nodes for k, nodes, n, _ in self._seen if (k, n) == (job, gpus)), default=0)
 

@@ -157,6 +157,14 @@ def set_aside(path: Path) -> None:
         path.rename(aside)
 
 
+def link_newest(found: Checkpoint, link: Path) -> None:
+    """Let `link` name the folder of a checkpoint, instead of the one before. Raises OSError."""
+    new = link.with_name(link.name + _PART)
+    new.unlink(missing_ok=True)
+    new.symlink_to(os.path.relpath(found.path, link.parent), target_is_directory=True)
+    new.rename(link)
+
+
 def prune(root: Path, keep: int = 2) -> None:
     """Delete all but the newest checkpoints."""
     for path in _newest_first(root)[keep:]:

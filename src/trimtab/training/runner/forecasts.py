@@ -11,9 +11,11 @@ has no forecast before it, or one of its model, has reported.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,23 +24,26 @@ import numpy as np
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.errors import TrimtabError
 from trimtab.traces.scaling_profiles import scaling_table
+from trimtab.training.allocator_catalogue import canonical_allocator
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.runner.job_list import JobSpec, workload_of_jobs
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
 from trimtab.training.runner.run_ledger import KnownRun
+from trimtab.training.runner.work_process import WorkProcess
 from trimtab.training.table_model import TableTruth
 
 LOOK_S: Final = 10.0  # between two rollouts where nothing happens
 SPARE: Final = 20.0  # times what the last rollout took: so long there is none
 LONGEST_S: Final = 5.0  # a rollout that takes longer is the last
+KILLED_S: Final = 60.0
 
 Curve = Mapping[int, float]  # GPUs → work per second
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The rest of a run: a simulation that can run in another thread."""
+    """The rest of a run: a simulation that can run in another process."""
 
     policy: str
     workload: Workload
@@ -59,6 +64,16 @@ class Forecasts:
     def __init__(self, run: KnownRun, decisions: LiveDecisions) -> None:
         self._run, self._decisions = run, decisions
         self._next_s, self._is_busy, self._seen = -math.inf, False, b""
+        self._process = WorkProcess()
+
+    async def open(self) -> None:
+        """Wait until the process has what it needs."""
+        with contextlib.suppress(BrokenExecutor):
+            await self._process.call(canonical_allocator, self._run.settings.policy)
+
+    def close(self) -> None:
+        """No more rollouts."""
+        self._process.close()
 
     def is_due(self, now_s: float) -> bool:
         """Whether a rollout would tell something new, and there is time for it."""
@@ -73,16 +88,17 @@ class Forecasts:
         self._is_busy, self._looked_s = True, now_s
         self._seen = made.active.tobytes() + made.wanted.tobytes()
         jobs, rollout = made.active.copy(), self.rollout(now_s, progressing)
+        is_unknown = [not made.speed.is_known(k) for k in jobs.tolist()]
         begun_s = time.perf_counter()
         try:
-            ends_s = now_s + await asyncio.to_thread(rollout.finish_s)
-        except TrimtabError:
+            ends_s = now_s + await asyncio.wait_for(self._process.call(rollout.finish_s), KILLED_S)
+        except (TrimtabError, TimeoutError, BrokenExecutor):
             return  # an error of the policy itself is told where it decides about the real jobs
         finally:
             self._is_busy = False
             spent_s = time.perf_counter() - begun_s
             self._next_s = math.inf if spent_s > LONGEST_S else now_s + (1.0 + SPARE) * spent_s
-        ends_s[[not made.speed.is_known(k) for k in jobs.tolist()]] = math.nan
+        ends_s[is_unknown] = math.nan
         made.end_s[jobs] = ends_s
         is_new = np.isnan(made.admission_end_s[jobs])
         made.admission_end_s[jobs[is_new]] = ends_s[is_new]
@@ -104,6 +120,8 @@ class Forecasts:
             "placement": rules.placement,
             "type_names": ONE_TYPE,
             "nodes": made.nodes.copy(),
+            "places": None if made.places is None else made.places.of(made.active),
+            "strict_priority": rules.priorities == "strict",
         }
         return Rollout(
             self._run.settings.policy, workload_of_jobs(jobs, "rest"), curves, setup, made.restarts.mean_s

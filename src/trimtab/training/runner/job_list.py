@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
+from trimtab.domain.job_places import JobAsk, NodeOffer, misfit, places_of
 from trimtab.domain.training_jobs import Workload
 from trimtab.errors import UsageError
-from trimtab.validation.base import NonNegative, Positive, Spec
+from trimtab.validation.base import NonNegative, Positive, Spec, Texts
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
@@ -67,7 +68,13 @@ class JobSpec(Spec):
     samples_per_s: Mapping[int, Positive] = Field(
         default_factory=dict, description="slots → samples per second, as far as known before it runs"
     )
-    priority: int = Field(0, description="higher is more urgent")
+    priority: int = Field(0, description="higher is more urgent; see the rule priorities")
+    partition: Texts = Field((), description="partitions, in one of which its nodes must be; none = any")
+    labels: Texts = Field((), description="labels that its nodes must have, all of them")
+    cpus_per_gpu: NonNegative = Field(0.0, description="CPUs of its node for each of its slots")
+    memory_gib_per_gpu: NonNegative = Field(
+        0.0, description="memory of its node for each of its slots; a rank that uses more is ended"
+    )
     tenant: str = Field("", description="whose it is")
     preemptible: bool = Field(True, description="whether it may lose its slots once it has started")
     preload: tuple[str, ...] = Field(
@@ -105,6 +112,11 @@ class JobSpec(Spec):
         return self.batch.min if isinstance(self.batch, BatchRange) else self.batch
 
     @property
+    def ask(self) -> JobAsk:
+        """What it asks of its nodes."""
+        return JobAsk(self.partition, self.labels, self.cpus_per_gpu, self.memory_gib_per_gpu)
+
+    @property
     def limits(self) -> tuple[int, int]:
         """Fewest and most slots."""
         return self.gpus_min or self.gpus, self.gpus_max or self.gpus
@@ -122,26 +134,75 @@ class RunRules(Spec):
     round_s: Positive | None = Field(
         None, description="length of rounds of allocators that count in them; null = as the source"
     )
+    priorities: Literal["strict", "policy"] = Field(
+        "strict",
+        description="strict: slots go to jobs of higher priority first; policy: as the allocator reads them",
+    )
     placement: str = Field("", description="how nodes are found; empty = as the allocator's source")
     restart_s: Positive = Field(5.0, description="seconds of a restart, until some were measured")
     grace_s: Positive = Field(30.0, description="from SIGTERM to SIGKILL")
     report_within_s: Positive = Field(120.0, description="from a start to the first report")
-    silent_s: Positive = Field(600.0, description="longest time between two reports")
+    silent_s: Positive | None = Field(
+        None,
+        description="longest time between two reports; null = 20 times that of the job so far, 60 at least",
+    )
+    end_within_s: Positive = Field(
+        3600.0, description="from the end of a job's training loop to that of its program"
+    )
     checkpoint_period_s: NonNegative = Field(60.0, description="0 = only when a job is stopped")
     adapt_s: Positive = Field(30.0, description="how often the batch of a running job is chosen anew")
+    stays: bool = Field(
+        False, description="whether the run waits for further jobs when all have ended, until it is stopped"
+    )
     retries: int = Field(3, ge=0, description="failures in a row, without progress, after which a job fails")
     retry_s: Positive = Field(1.0, description="before the first retry; doubled for each further one")
+
+
+class NodeSpec(Spec):
+    """A node, where more is to be said of it than its slots."""
+
+    slots: int = Field(ge=1, description="how many ranks it takes at once")
+    partition: Texts = Field((), description="partitions that it is in")
+    labels: Texts = Field((), description="labels, such as a100 or nvlink")
+    cpus: Positive | None = Field(None, description="CPUs that jobs may ask for; null = any number")
+    memory_gib: Positive | None = Field(None, description="memory that jobs may ask for; null = any amount")
+
+    @property
+    def offer(self) -> NodeOffer:
+        """What jobs find there."""
+        cpus, memory_gib = self.cpus or math.inf, self.memory_gib or math.inf
+        return NodeOffer(frozenset(self.partition), frozenset(self.labels), cpus, memory_gib)
+
+
+def _node(value: object) -> object:
+    return {"slots": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class JobList(Spec):
     """The file."""
 
-    nodes: Mapping[Name, Annotated[int, Field(ge=1)]] = Field(
-        default_factory=dict, description="name → slots; on this machine, or machines of a Ray cluster"
+    nodes: Mapping[Name, Annotated[NodeSpec, BeforeValidator(_node)]] = Field(
+        default_factory=dict,
+        description="name → slots, or slots and more; on this machine, or machines of a Ray cluster",
     )
     cuda: bool = Field(False, description="whether slots are GPUs: ranks see those of their job")
     rules: RunRules = Field(RunRules(), description="clock, times, retries")
     jobs: tuple[JobSpec, ...] = Field(description="the jobs")
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Node → slots."""
+        return {name: node.slots for name, node in self.nodes.items()}
+
+    def on(self, slots: Mapping[str, int]) -> JobList:
+        """The same on these nodes: what the file says of a node holds for one of its name."""
+        nodes = {
+            name: self.nodes[name].model_copy(update={"slots": count})
+            if name in self.nodes
+            else NodeSpec(slots=count)
+            for name, count in slots.items()
+        }
+        return self.model_copy(update={"nodes": nodes})
 
     @model_validator(mode="after")
     def _own_ids(self) -> JobList:
@@ -171,10 +232,38 @@ def job_list_of(text: str, file: str, folder: Path) -> JobList:
     return made.model_copy(update={"jobs": tuple(ordered)})
 
 
+def refuse_too_large(listed: JobList) -> None:
+    """Raise UsageError for a job that would wait for ever on these nodes."""
+    why = too_large(listed.jobs, listed)
+    for k, (job, reason) in enumerate(zip(listed.jobs, why, strict=True)):
+        if reason:
+            total = sum(listed.slots.values())
+            what, expected = "would wait for ever", f"at most {total}, the slots of all nodes"
+            if job.limits[0] <= total:
+                what, expected = f"{what}: {reason}", "nodes of the file that have it"
+            raise UsageError(what, field=f"jobs[{k}].gpus", value=job.limits[0], expected=expected)
+
+
+def too_large(jobs: Sequence[JobSpec], listed: JobList) -> list[str]:
+    """Why each job can never run on these nodes, in words; empty = it can."""
+    total, slots = sum(listed.slots.values()), np.array(list(listed.slots.values()), np.int64)
+    places = places_of([job.ask for job in jobs], [node.offer for node in listed.nodes.values()])
+    most = np.full(len(jobs), total) if places is None else places.most(slots)
+    least = [job.limits[0] for job in jobs]
+    return [
+        ""
+        if count <= has
+        else f"wants {count} slots; the run has {total}"
+        if count > total
+        else misfit(job.ask, count, int(has))
+        for job, count, has in zip(jobs, least, most, strict=True)
+    ]
+
+
 def workload_of_jobs(jobs: Sequence[JobSpec], name: str) -> Workload:
     """The jobs as allocators see them. Their work is samples."""
-    models = sorted({job.model_name for job in jobs})
-    tenants = sorted({job.tenant for job in jobs})
+    models = list(dict.fromkeys(job.model_name for job in jobs))  # further jobs come behind
+    tenants = list(dict.fromkeys(job.tenant for job in jobs))
 
     def column(values: Iterator[Any], kind: type = np.float64) -> Any:
         return np.fromiter(values, kind, len(jobs))
@@ -199,4 +288,5 @@ def workload_of_jobs(jobs: Sequence[JobSpec], name: str) -> Workload:
         tenant_names=tuple(tenants),
         preemptible=column((job.preemptible for job in jobs), np.bool_),
         scales=column((job.limits[0] < job.limits[1] for job in jobs), np.bool_),
+        asks=tuple(job.ask for job in jobs),
     )

@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.allocator import Allocation, Allocator
+from trimtab.domain.job_places import NodeOffer, places_of
 from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Workload, gpu_nodes
-from trimtab.errors import PolicyError
-from trimtab.training.allocation_check import AllocationCheck
-from trimtab.training.allocator_catalogue import refuse_unmet
 from trimtab.training.clocks import Clock
-from trimtab.training.decisions import Decider
-from trimtab.training.gang_placement import PlacementRule
+from trimtab.training.decisions import Decision
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
 from trimtab.training.plain_estimates import no_services
 from trimtab.training.progress import Running
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan
+from trimtab.training.runner.deciding import Question
+from trimtab.training.runner.job_list import JobSpec, workload_of_jobs
 from trimtab.training.runner.rank_protocol import Report
 from trimtab.training.runner.run_ledger import GenerationEnd, KnownRun
 
@@ -46,6 +44,10 @@ class WorkDone:
     def __init__(self, workload: Workload) -> None:
         self._total, self.work = workload.declared_work, np.zeros(len(workload))
 
+    def grow(self, workload: Workload) -> None:
+        """There are further jobs, at the end."""
+        self._total, self.work = workload.declared_work, _padded(self.work, len(workload), 0.0)
+
     def work_left(self, job_idx: Ints) -> Floats:
         """Declared samples less those done."""
         return np.maximum(self._total[job_idx] - self.work[job_idx], 0.0)
@@ -64,6 +66,10 @@ class MeasuredRestarts:
 
     def __init__(self, jobs: int, stated_s: float) -> None:
         self._sum_s, self._count, self._stated_s = np.zeros(jobs), np.zeros(jobs), stated_s
+
+    def grow(self, jobs: int) -> None:
+        """There are so many jobs, the new ones at the end."""
+        self._sum_s, self._count = _padded(self._sum_s, jobs, 0.0), _padded(self._count, jobs, 0.0)
 
     def add(self, job_idx: int, seconds_s: float) -> None:
         """A job restarted."""
@@ -87,7 +93,7 @@ class LiveDecisions:
 
     Attributes:
         wanted: [jobs, nodes] GPUs, as last decided.
-        active: job_idx of the jobs that were submitted and have not ended, ascending.
+        active: job_idx of the jobs that were submitted and have not ended, by submission.
         end_s: [jobs] when each will end, as last forecast; nan = unknown.
         admission_end_s: [jobs] the same as it was forecast first.
     """
@@ -96,31 +102,43 @@ class LiveDecisions:
         self,
         workload: Workload,
         slots: Ints,
-        allocator: Allocator,
+        offers: Sequence[NodeOffer],
         speed: AdaptiveSpeed,
         clock: Clock,
-        placement: PlacementRule,
         restarts: MeasuredRestarts,
     ) -> None:
-        """Raises UsageError for an allocator that needs what real jobs do not tell."""
-        refuse_unmet(allocator, speed.provides, "real jobs", "")
         self.workload, self.speed, self.restarts = workload, speed, restarts
         self.done = WorkDone(workload)
         self.states = JobStates(workload)
-        self.nodes = gpu_nodes(0, slots)
+        self.nodes, self._offers = gpu_nodes(0, slots), tuple(offers)
+        self.places = places_of(workload.asks, self._offers)
         self.wanted = np.zeros((len(workload), len(slots)), np.int64)
         self.active = np.zeros(0, np.int64)
         self.end_s, self.admission_end_s = np.full((2, len(workload)), np.nan)
         self.rejected: dict[int, str] = {}  # since it was last read
-        self._allocator, self._clock = allocator, clock
-        memory = allocator.init(self._cluster(), len(workload))
-        self._decider = Decider(allocator, memory, AllocationCheck(allocator, workload.job_ids), placement)
-        self._arrived = 0
+        self._clock = clock
+        self._arrived = np.zeros(len(workload), np.bool_)  # whether each job was seen
         self._decided_s = -math.inf
         self._event_s = self._wake_s = math.inf
 
-    def _cluster(self) -> GpuCluster:
-        return GpuCluster(self.nodes, ONE_TYPE, Held.of(self.wanted[self.active]), len(self.active))
+    def grow(self, jobs: Sequence[JobSpec]) -> None:
+        """All jobs of the run, new ones at the end."""
+        self.workload = workload_of_jobs(jobs, self.workload.name)
+        self.places = places_of(self.workload.asks, self._offers)
+        n = len(self.workload)
+        self.speed, self.states = self.speed.grown(jobs), self.states.grown(self.workload)
+        self.done.grow(self.workload)
+        self.restarts.grow(n)
+        self.wanted = np.pad(self.wanted, ((0, n - len(self.wanted)), (0, 0)))
+        self.end_s, self.admission_end_s = (
+            _padded(times, n, np.nan) for times in (self.end_s, self.admission_end_s)
+        )
+        self._arrived = _padded(self._arrived, n, fill=False)
+
+    def prioritise(self, job_idx: int, priority: int, now_s: float) -> None:
+        """A job has another priority."""
+        self.workload.priority[job_idx] = self.states.jobs["priority"][job_idx] = priority
+        self.happened(now_s)
 
     # What happens.
 
@@ -186,7 +204,7 @@ class LiveDecisions:
         for job, _, begun_s in run.begun:
             self.started(job, begun_s)
         for job, state in enumerate(states):
-            if state in ("failed", "rejected"):
+            if state in ("failed", "rejected", "cancelled"):
                 now.reject(job, run.states[job][1])
 
     def _report_again(self, end: GenerationEnd) -> None:
@@ -209,52 +227,56 @@ class LiveDecisions:
         return self._clock.next_s(self._decided_s, arrival_s, self._event_s, self._wake_s)
 
     def _arrival_s(self) -> float:
-        submit_s = self.workload.submit_s
-        return float(submit_s[self._arrived]) if self._arrived < len(submit_s) else math.inf
+        return float(self.workload.submit_s[~self._arrived].min(initial=math.inf))
 
     def admit(self, now_s: float) -> None:
         """Jobs whose time has come are active."""
-        first = self._arrived
-        self._arrived = int(np.searchsorted(self.workload.submit_s, now_s, side="right"))
-        if self._arrived > first:
-            new = np.arange(first, self._arrived)
-            self.active = np.append(self.active, new[~self.states.has_ended[new]])
+        submit_s = self.workload.submit_s
+        new = np.flatnonzero(~self._arrived & (submit_s <= now_s))
+        if len(new):
+            self._arrived[new] = True
+            active = np.append(self.active, new[~self.states.has_ended[new]])
+            self.active = active[np.lexsort((active, submit_s[active]))]
 
-    def decide(self, now_s: float) -> None:
-        """Ask the allocator. Raises PolicyError for one that breaks a rule."""
+    def question(self, now_s: float) -> Question | None:
+        """What the allocator is to be asked now; None = there are no jobs."""
         self.admit(now_s)
         self._decided_s, self._event_s, self._wake_s = now_s, math.inf, math.inf
-        if not len(self.active):
-            return
-        jobs = self.states.view(self.active, now_s, self.done, self.restarts)
-        cluster = self._cluster()
-        made = self._decider.decide(jobs, cluster, now_s, self.speed)
-        allocation = made.allocation
-        self._refuse_sharing(allocation, now_s)
+        return self._question(self.active, now_s) if len(self.active) else None
+
+    def rehearsal(self) -> Question:
+        """A question about all jobs, as if all were submitted and none had run."""
+        jobs = np.arange(len(self.workload))
+        return self._question(jobs, float(self.workload.submit_s.max()))
+
+    def _question(self, job_idx: Ints, now_s: float) -> Question:
+        jobs = self.states.view(job_idx, now_s, self.done, self.restarts)
+        held = Held.of(self.wanted[job_idx])
+        places = None if self.places is None else self.places.of(job_idx)
+        cluster = GpuCluster(self.nodes.copy(), ONE_TYPE, held, len(job_idx), places=places)
+        return Question(job_idx.copy(), jobs, cluster, now_s, self.speed, self.workload.job_ids)
+
+    def decided(self, asked: Question, made: Decision) -> None:
+        """The allocator has decided about what it was asked; what happened meanwhile holds."""
+        allocation, now_s = made.allocation, asked.now_s
         self._wake_s = allocation.wake_s
         if allocation.planned_end_s is not None:
             later = allocation.planned_end_s[allocation.planned_end_s > now_s]
             self._wake_s = min(self._wake_s, float(later.min(initial=math.inf)))
-        self._apply(allocation, made.held, now_s, made.spent_s)
-
-    def _apply(self, allocation: Allocation, held: Held, now_s: float, spent_s: float) -> None:
+        is_here = np.isin(asked.job_idx, self.active)
+        stays = is_here[made.held.rows] & (made.held.gpus[:, ~self.nodes["up"]] == 0).all(axis=1)
+        held = Held(made.held.rows[stays], made.held.gpus[stays])
         self.wanted[:] = 0
-        self.wanted[self.active[held.rows]] = held.gpus
+        self.wanted[asked.job_idx[held.rows]] = held.gpus
         if allocation.admitted is not None:
-            self.states.admitted[self.active[allocation.admitted]] = True
-        self.states.note_counts(self.active, held.counts(len(self.active)))
-        running = _running(self.active[held.rows], held.gpus)
+            self.states.admitted[asked.job_idx[allocation.admitted]] = True
+        counts = held.counts(len(asked.job_idx))
+        self.states.note_counts(asked.job_idx[is_here], counts[is_here])
+        running = _running(asked.job_idx[held.rows], held.gpus)
         waiting = len(self.active) - len(held.rows)
-        rejected = {int(self.active[row]): why for row, why in allocation.rejected.items()}
         done_gpu_s = self.states.done_gpu_s(self.active, self.done)
-        self.states.decided(now_s, spent_s, waiting, running, done_gpu_s)
-        self.rejected |= rejected
-
-    def _refuse_sharing(self, allocation: Allocation, now_s: float) -> None:
-        shared = allocation.partner_row is not None and (allocation.partner_row >= 0).any()
-        if shared or (allocation.share_frac is not None and (allocation.share_frac < 1.0).any()):
-            name = self._allocator.label
-            raise PolicyError(f"allocator {name!r} at {now_s:g} s: shares slots; real jobs have theirs alone")
+        self.states.decided(now_s, made.spent_s, waiting, running, done_gpu_s)
+        self.rejected |= {int(asked.job_idx[row]): why for row, why in allocation.rejected.items()}
 
     def expected_end_s(self, job_idx: int, now_s: float) -> float:
         """When a job will end, as forecast, else if it keeps what it has; inf = unknown."""
@@ -288,6 +310,12 @@ class LiveDecisions:
     def records(self, now_s: float) -> JobRecords:
         """The records of the run."""
         return self.states.records(int(self.nodes["gpus"].sum()), now_s)
+
+
+def _padded(values: Any, n: int, fill: Any) -> Any:
+    made = np.full(n, fill, values.dtype)
+    made[: len(values)] = values
+    return made
 
 
 def _running(job_idx: Ints, gpus: Ints) -> Running:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
 from trimtab.training.runner.batch_plan import checkpoint_work
 from trimtab.training.runner.checkpoint_files import Checkpoint, generation_folder
 from trimtab.training.runner.generation import Generation
@@ -15,8 +17,23 @@ from trimtab.training.runner.job_list import JobSpec, RunRules
 from trimtab.training.runner.node_programs import RankStart
 from trimtab.training.runner.slot_pool import Warm, warm_program
 
-JobState = Literal["pending", "active", "done", "failed", "rejected"]
+JobState = Literal["pending", "active", "done", "failed", "rejected", "cancelled"]
 _FENCE: Final = "generation"
+SILENT_GAPS: Final = 20.0  # times the longest gap between two reports, after which a job seems frozen
+LEAST_SILENT_S: Final = 60.0
+LOG_END_LINES: Final = 8  # that are told of a rank that failed
+LOG_END_BYTES: Final = 2000
+UNKNOWN_S: Final = 600.0  # the same for a job that has not reported twice: its first steps may compile
+
+
+def job_folder(run_folder: Path, job_id: str) -> Path:
+    """Checkpoints and logs of a job of a run."""
+    return run_folder / "jobs" / job_id
+
+
+def model_link(folder: Path) -> Path:
+    """The link to the newest good checkpoint in a job's folder."""
+    return folder / "model"
 
 
 @dataclass(slots=True)
@@ -31,6 +48,8 @@ class LiveJob:
     current: Generation | None = None
     checkpoint: Checkpoint | None = None
     failures: int = 0  # in a row, without progress
+    silences: int = 0  # of them because it stopped reporting
+    gap_s: float = math.nan  # the same as `longest_gap_s`, of earlier generations
     retry_s: float = -math.inf  # not to be started before
     problems: list[str] = field(default_factory=list)
 
@@ -38,6 +57,11 @@ class LiveJob:
     def checkpoints(self) -> Path:
         """Its checkpoints, of all generations."""
         return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """A link to its newest good checkpoint."""
+        return model_link(self.folder)
 
     @property
     def samples(self) -> int:
@@ -58,6 +82,36 @@ class LiveJob:
     def log(self) -> str:
         """Where the output of its newest generation is; {rank} stands for the rank."""
         return str(self.folder / "logs" / f"g{self.number:06d}-rank{{rank}}.log")
+
+    def silent_s(self, rules: RunRules) -> float:
+        """How long its ranks may report nothing: as stated, else by the reports that it made so far.
+
+        One that was killed for its silence gets twice the time: it may have been at work.
+        """
+        if rules.silent_s is not None:
+            return rules.silent_s
+        gap_s = self.longest_gap_s
+        known_s = UNKNOWN_S if math.isnan(gap_s) else max(LEAST_SILENT_S, SILENT_GAPS * gap_s)
+        return known_s * 2.0**self.silences
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether its samples are done, and its programs go on to their ends."""
+        return self.state == "active" and self.current is not None and self.current.is_finishing
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Longest time between two reports so far; nan = it never reported twice."""
+        now_s = math.nan if self.current is None else self.current.gap_s
+        return float(np.fmax(self.gap_s, now_s))
+
+    def expected_gap(self, rules: RunRules) -> str:
+        """Why that is too long, in words."""
+        if rules.silent_s is not None:
+            return ""
+        gap_s = self.longest_gap_s
+        took = "no second one yet" if math.isnan(gap_s) else f"at most {gap_s:.3g} s apart so far"
+        return f" ({took}); rules.silent_s, or ElasticJob.quiet(seconds), allows more"
 
     def key(self, rank: int) -> str:
         """The name of a rank."""
@@ -96,14 +150,17 @@ class LiveJob:
             cwd = self.spec.cwd or Path.cwd()
             gpus = slots if cuda else ()
             argv, env = self.spec.command, {**shared, **own}
-            yield rank.node_idx, RankStart(self.key(i), argv, env, gpus, cwd, log)
+            memory_gib = self.spec.memory_gib_per_gpu
+            yield rank.node_idx, RankStart(self.key(i), argv, env, gpus, cwd, log, memory_gib)
 
     def _shared_variables(
         self, generation: Generation, rules: RunRules, meeting_point: tuple[str, int]
     ) -> dict[str, str]:
         address, port = meeting_point
         plan = generation.plan
+        threads = max(int(self.spec.cpus_per_gpu), 1)
         return {
+            **({"OMP_NUM_THREADS": str(threads)} if threads > 1 else {}),
             **self.spec.env,
             "WORLD_SIZE": str(generation.n_gpus),
             "MASTER_ADDR": address,
@@ -120,3 +177,14 @@ class LiveJob:
             "TRIMTAB_LEARNING_RATE_FACTOR": repr(plan.learning_rate_factor),
             "TRIMTAB_CHECKPOINT_PERIOD_S": f"{rules.checkpoint_period_s:g}",
         }
+
+
+def log_end(log: Path) -> str:
+    """The last lines of a log, to follow a sentence; empty if there are none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - LOG_END_BYTES, 0))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(f"\n    {line}" for line in lines[-LOG_END_LINES:] if line.strip())

@@ -41,7 +41,7 @@ def job_row(job: LiveJob, decisions: LiveDecisions, now_s: float) -> JobRow:
         samples_per_s=speed,
         restarts=int(decisions.states.jobs["restarts"][job.idx]),
         expected_end_s=decisions.expected_end_s(job.idx, now_s),
-        problem=job.problems[-1] if job.problems else "",
+        problem=job.problems[-1].split("\n", 1)[0] if job.problems else "",
     )
 
 
@@ -49,5 +49,7 @@ def _state(job: LiveJob) -> str:
     if job.current is not None:
         if job.current.is_stopping:
             return "stopping"
+        if job.current.is_finishing:
+            return "finishing"
         return "running" if job.current.has_reported else "starting"
     return "waiting" if job.state == "active" else str(job.state)

@@ -107,6 +107,11 @@ class MeasuredSpeed:
         self._curves = curves
         self._of_job = [curves[job.model_name, job.least_batch] for job in jobs]
 
+    def learn(self, other: MeasuredSpeed) -> None:
+        """Take over what another estimate was told, of jobs that are among these."""
+        for key, curve in other._curves.items():
+            self._curves[key].seen = curve.seen
+
     @property
     def levels(self) -> Ints:
         """Every number of GPUs that a job may have."""

@@ -5,12 +5,13 @@ With --preload it has imported modules, and starts a rank whose command is `pyth
 `python -m MODULE …` as a fork of itself, which need not import them again.
 
 It reads and writes JSON objects, a line each, on the socket --socket:
-    {"do": "start", "rank": key, "argv": […], "env": {…}, "gpus": […], "cwd": …, "log": …}
+    {"do": "start", "rank": key, "argv": […], "env": {…}, "gpus": […], "memory_gib": …, "cwd": …, "log": …}
     {"do": "signal", "rank": key, "signal": 15}  {"do": "port"}
     {"event": "ready"}  {"event": "port", "port": …}  {"event": "report", "rank": key, "line": …}
     {"event": "end", "rank": key, "code": …}  {"event": "refused", "rank": key, "why": …}
 A rank has the program's environment, and `env` over it; `python` is the Python of the program. `gpus` are
-positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES).
+positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES). A rank that uses more than
+`memory_gib`, with the processes that it has started, gets SIGKILL, and says so in a report (Linux).
 A code below 0 is the signal that ended the rank. When the socket closes, the run is gone: ranks get SIGTERM,
 and SIGKILL after --grace-s. When the program itself is killed, its ranks are too (Linux). --lock is a file
 that only one such program at a time holds: the next waits until the ranks of a killed run have ended. With
@@ -36,6 +37,7 @@ import time
 from typing import Any
 
 REPORT_FD = 3
+LOOK_S = 0.5  # between two looks at the memory of ranks
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # threads of several ranks would contend
 _PR_SET_PDEATHSIG = 1
 
@@ -43,8 +45,8 @@ _PR_SET_PDEATHSIG = 1
 class Rank:
     """A process that was started."""
 
-    def __init__(self, key: str, pid: int, reports: int) -> None:
-        self.key, self.pid, self.reports = key, pid, reports
+    def __init__(self, key: str, pid: int, reports: int, memory_gib: float) -> None:
+        self.key, self.pid, self.reports, self.memory_gib = key, pid, reports, memory_gib
         self.data = b""
         self.code: int | None = None
 
@@ -69,8 +71,11 @@ class Agent:
     def serve(self) -> None:
         """Until the run is gone."""
         self._tell(event="ready", pid=os.getpid())
-        while self._turn(None):
-            pass
+        looked_s = 0.0
+        while self._turn(LOOK_S if any(rank.memory_gib for rank in self._ranks.values()) else None):
+            if time.monotonic() - looked_s >= LOOK_S:
+                looked_s = time.monotonic()
+                self._watch_memory()
 
     def end(self, grace_s: float) -> None:
         """Stop all ranks."""
@@ -81,6 +86,15 @@ class Agent:
         while self._ranks and time.monotonic() < until_s:
             self._turn(0.1)
         self._signal_all(signal.SIGKILL)
+
+    def _watch_memory(self) -> None:
+        for rank in self._ranks.values():
+            used_gib = _memory_gib(rank.pid) if rank.memory_gib else 0.0
+            if used_gib > rank.memory_gib > 0.0:
+                rank.memory_gib, allowed = 0.0, rank.memory_gib  # told once
+                why = f"used {used_gib:.3g} GiB of memory; memory_gib_per_gpu allows {allowed:g}"
+                self._tell(event="report", rank=rank.key, line=json.dumps({"error": why}))
+                _signal(rank.pid, signal.SIGKILL)
 
     def _turn(self, timeout_s: float | None) -> bool:
         return all(key.data() is not False for key, _ in self._selector.select(timeout_s))
@@ -118,7 +132,7 @@ class Agent:
         os.close(log)
         os.close(theirs)
         os.set_blocking(reports, False)
-        rank = Rank(message["rank"], pid, reports)
+        rank = Rank(message["rank"], pid, reports, message.get("memory_gib", 0.0))
         self._ranks[rank.key] = rank
         self._selector.register(reports, selectors.EVENT_READ, lambda: self._on_report(rank))
 
@@ -225,6 +239,18 @@ def _environment(message: dict[str, Any]) -> dict[str, str]:
         seen = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen[k] if seen else str(k) for k in message["gpus"])
     return environment
+
+
+def _memory_gib(pid: int) -> float:
+    """Of a process and of those that it has started; what they share counts once. 0 = unknown."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        with open(f"/proc/{pid}/task/{pid}/children") as text:
+            children = [int(word) for word in text.read().split()]
+    except (OSError, StopIteration):
+        return 0.0
+    return kib / (1 << 20) + sum(_memory_gib(child) for child in children)
 
 
 def _free_port() -> int:

@@ -80,6 +80,8 @@ class NodeProcess(asyncio.Protocol):
         """End the program; its ranks have ended before."""
         self._is_stopped = True
         self._transport.close()
+        if not self.link.is_ready:
+            self._process.kill()  # it imports modules, and would see the end of its socket only after that
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, END_S)
         self._process.kill()

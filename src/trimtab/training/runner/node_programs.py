@@ -36,6 +36,7 @@ class RankStart:
     gpus: Sequence[int]  # slots of the node whose GPUs it sees; empty = slots are no GPUs
     cwd: Path
     log: Path
+    memory_gib: float = 0.0  # that it may use; 0 = any amount
 
 
 class NodeLink:
@@ -50,9 +51,15 @@ class NodeLink:
         self.ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports: list[asyncio.Future[int]] = []
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the program serves."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
     def start_rank(self, start: RankStart) -> None:
         """Start a rank."""
-        given = {"argv": list(start.argv), "env": dict(start.env), "gpus": list(start.gpus)}
+        given: dict[str, Any] = {"argv": list(start.argv), "env": dict(start.env), "gpus": list(start.gpus)}
+        given["memory_gib"] = start.memory_gib
         self._send(do="start", rank=start.key, cwd=str(start.cwd), log=str(start.log), **given)
 
     def signal_rank(self, key: str, number: int) -> None:

@@ -21,7 +21,9 @@ these variables, torchrun's among them:
 
 A report has `step` and `samples` (both since the job's beginning, of all ranks) and, where known, `step_s`,
 `sync_s`, `grad_sqr` and `grad_var` (squared norm and variance of the gradient at the job's batch). `stopped`
-is the step at which a rank ended, `error` a problem in words.
+is the step at which a rank's training ended, `error` a problem in words. `finished` says that all samples
+were trained on and the last checkpoint is kept: the program may go on as long as it likes. `quiet_s`: the
+rank's next report of steps may be so long in coming, as it writes or evaluates.
 
 SIGTERM asks a generation to stop: its ranks agree on a step, rank 0 writes a checkpoint, all end with
 PREEMPTED. 0 = the job is done.
@@ -36,6 +38,7 @@ from typing import Any, Final, NamedTuple
 PREEMPTED: Final = 75  # exit codes; these are those of sysexits.h
 NOT_SAVED: Final = 74  # the checkpoint could not be written
 STALE: Final = 76  # a newer generation of the job has begun
+NO_START: Final = 127  # its command could not be started
 
 GO_ON, SAVE, STOP = 0, 1, 2  # what a rank wants after a step; the largest of all ranks holds
 
@@ -54,6 +57,8 @@ class Report(NamedTuple):
     grad_var: float
     stopped: int
     error: str
+    finished: bool = False
+    quiet_s: float = math.nan
 
 
 def read_report(line: bytes) -> Report:
@@ -66,7 +71,9 @@ def read_report(line: bytes) -> Report:
         raise ValueError(f"{_short(line)} is no JSON object")
     step, samples, stopped = (_whole(told, name) for name in ("step", "samples", "stopped"))
     step_s, sync_s, grad_sqr, grad_var = (_number(told, name) for name in _NUMBERS)
-    return Report(step, samples, step_s, sync_s, grad_sqr, grad_var, stopped, str(told.get("error", "")))
+    is_finished, quiet_s = bool(told.get("finished")), _number(told, "quiet_s")
+    problem = str(told.get("error", ""))
+    return Report(step, samples, step_s, sync_s, grad_sqr, grad_var, stopped, problem, is_finished, quiet_s)
 
 
 def report_line(**told: Any) -> bytes:

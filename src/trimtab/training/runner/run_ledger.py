@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +61,8 @@ class RunSettings:
     cuda: bool = False
     on: str = HERE  # where nodes are, by the name of the kind or an address
     rules: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, Any] = field(default_factory=dict)  # node → what the file says of it
+    drained: tuple[str, ...] = ()  # nodes that get no jobs, by command
 
 
 @dataclass(slots=True)
@@ -85,6 +87,10 @@ def default_runs() -> Path:
 def journal_url_of(folder: Path) -> str:
     """The journal's database in a folder of runs."""
     return f"sqlite:///{folder.absolute() / 'journal.db'}"
+
+
+def _options(settings: RunSettings) -> str:
+    return json.dumps({**asdict(settings), "tags": {"policy": settings.policy}})
 
 
 class RunLedger:
@@ -123,7 +129,7 @@ class RunLedger:
             tenant="",
             key=None,
             state=ACTIVE,
-            options=json.dumps({**asdict(settings), "tags": {"policy": settings.policy}}),
+            options=_options(settings),
             source=source,
             created_s=time.time(),
             ended_s=None,
@@ -148,7 +154,7 @@ class RunLedger:
                     raise
                 await asyncio.sleep(0.5)  # a killed run seems alive for a while
         if retry_failed:
-            await self.journal.begin_failed_again(run_id)
+            await self.journal.begin_failed_again(run_id, ("failed",))
         self.run_id = run_id
         return await self.known(run_id)
 
@@ -157,11 +163,12 @@ class RunLedger:
         record = await self.journal.find(run_id)
         options = json.loads(record.options)
         options.pop("tags")
-        settings = RunSettings(**options)
+        settings = RunSettings(**{**options, "drained": tuple(options.get("drained", ()))})
         inputs = await self.journal.inputs(run_id)
         jobs = tuple(JobSpec.model_validate_json(row.given) for row in inputs)
+        nodes = settings.nodes or settings.slots
         listed = JobList.model_validate(
-            {"jobs": jobs, "nodes": settings.slots, "cuda": settings.cuda, "rules": settings.rules}
+            {"jobs": jobs, "nodes": nodes, "cuda": settings.cuda, "rules": settings.rules}
         )
         attempts = await self.journal.attempts(run_id)
         newest: dict[int, int] = {}
@@ -172,6 +179,19 @@ class RunLedger:
         ended.sort(key=lambda end: (end.job, end.number))
         states = {row.number: (row.state, row.error) for row in inputs}
         return KnownRun(run_id, settings, listed, record.created_s, newest, sorted(begun), ended, states)
+
+    async def add_jobs(self, first: int, jobs: Sequence[JobSpec]) -> None:
+        """Keep further jobs, numbered from `first` on."""
+        given = [(k, job.model_dump_json().encode()) for k, job in enumerate(jobs, first)]
+        await self.journal.add_inputs(self.run_id, given)
+
+    async def change_job(self, number: int, job: JobSpec) -> None:
+        """Keep a job that has changed."""
+        await self.journal.change_input(self.run_id, number, job.model_dump_json().encode())
+
+    async def change_settings(self, settings: RunSettings) -> None:
+        """Keep other settings of the run."""
+        await self.journal.change_options(self.run_id, _options(settings))
 
     def begins(self, job: int, number: int, where: str, durable: Callable[[], None]) -> None:
         """A generation is about to begin; `durable` is called when that is stored."""

@@ -11,20 +11,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import yaml
 
-from trimtab.domain.training_jobs import Floats, Workload
+from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.traces.scaling_profiles import Curves, scaling_table
 from trimtab.traces.write_jobs import profile_name, write_jobs, write_profiles
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart
-from trimtab.training.runner.job_list import JobSpec
+from trimtab.training.runner.job_list import JobSpec, NodeSpec, workload_of_jobs
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
+from trimtab.training.runner.live_job import job_folder, model_link
 from trimtab.training.runner.run_ledger import KnownRun
 from trimtab.training.table_model import TableTruth
 
@@ -47,6 +49,7 @@ class RecordedJob:
     run_s: float
     gpu_s: float
     restarts: int
+    model: str | None = None  # link to its newest checkpoint; null = there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,48 +71,87 @@ class Recording:
         return _plain(asdict(self) | {"folder": str(self.folder)})
 
 
-def recorded(run: KnownRun, decisions: LiveDecisions, records: JobRecords, folder: Path) -> Recording:
-    """Write the recording, and simulate it with the run's policy."""
-    profiles = [_profile(job) for job in run.listed.jobs]
-    curves = _curves(run, decisions, profiles)
-    table, _ = scaling_table(curves)
-    workload = _with_durations(decisions.workload, profiles, curves)
-    rules = run.listed.rules
-    restart_s = decisions.restarts.mean_s
-    simulated = run_allocator(
-        run.settings.policy,
-        workload,
-        clock=rules.clock,
-        round_s=rules.round_s,
-        placement=rules.placement,
-        restart=FlatRestart(restart_s),
-        nodes=replace_up(decisions),
-        type_names=ONE_TYPE,
-        truth=TableTruth(table),
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The jobs of a run by submission, with measured speeds: the simulator's run of them."""
+
+    policy: str
+    workload: Workload
+    numbers: Ints  # [jobs] of the run, by submission: those that were added have the last numbers
+    curves: Curves
+    setup: Mapping[str, Any]
+    restart_s: float
+
+    def records(self) -> JobRecords:
+        """What the run's policy makes of them, simulated. Raises TrimtabError."""
+        table, _ = scaling_table(self.curves)
+        cost, truth = FlatRestart(self.restart_s), TableTruth(table)
+        return run_allocator(self.policy, self.workload, restart=cost, truth=truth, **self.setup)
+
+
+def rerun_of(run: KnownRun, decisions: LiveDecisions) -> Rerun:
+    """The jobs of a run that ended."""
+    order = np.argsort(decisions.workload.submit_s, kind="stable")
+    jobs = [run.listed.jobs[k] for k in order]
+    curves = _curves(jobs, order, decisions)
+    workload = _with_durations(workload_of_jobs(jobs, decisions.workload.name), jobs, curves)
+    rules, nodes = run.listed.rules, decisions.nodes.copy()
+    nodes["up"] = True
+    setup = {
+        "clock": rules.clock,
+        "round_s": rules.round_s,
+        "placement": rules.placement,
+        "nodes": nodes,
+        "places": None if decisions.places is None else decisions.places.of(order),
+        "strict_priority": rules.priorities == "strict",
+        "type_names": ONE_TYPE,
+    }
+    return Rerun(run.settings.policy, workload, order, curves, setup, decisions.restarts.mean_s)
+
+
+def recorded(
+    run: KnownRun,
+    decisions: LiveDecisions,
+    records: JobRecords,
+    folder: Path,
+    again: Rerun,
+    simulated: JobRecords | None,
+    states: Mapping[int, str] = MappingProxyType({}),
+) -> Recording:
+    """Write the recording of a run.
+
+    Args:
+        run: the run.
+        decisions: those about it.
+        records: its records.
+        folder: of the recording.
+        again: its jobs for the simulator.
+        simulated: the simulator's run of them; None = it took too long, or failed.
+        states: of jobs that were cancelled.
+    """
+    n = len(run.listed.jobs)
+    simulated_s = np.full(n, math.nan)
+    if simulated is not None:
+        simulated_s[again.numbers] = simulated.finish_s
+    of_run = _with_durations(decisions.workload, run.listed.jobs, again.curves)
+    real = replace(records, workload=of_run)
+    told = tuple(
+        _job(k, decisions, real, float(simulated_s[k]), states.get(k), folder.parent) for k in range(n)
     )
-    real = replace(records, workload=workload)
-    jobs = tuple(_job(k, decisions, real, simulated) for k in range(len(workload)))
-    compared = () if run.begun else jobs
+    compared = () if run.begun else told
     recording = Recording(
         folder,
-        jobs,
+        told,
         job_metrics(real),
-        job_metrics(simulated),
-        restart_s,
+        {} if simulated is None else job_metrics(simulated),
+        again.restart_s,
         decisions.speed.fit_error_frac,
         forecast_error_frac((job.predicted_s, job.completion_s) for job in compared),
         forecast_error_frac((job.simulated_s, job.completion_s) for job in compared),
         bool(run.begun),
     )
-    _write(run, workload, curves, recording)
+    _write(run, again.workload, again.curves, recording)
     return recording
-
-
-def replace_up(decisions: LiveDecisions) -> Any:
-    """The nodes, all of them up."""
-    nodes = decisions.nodes.copy()
-    nodes["up"] = True
-    return nodes
 
 
 def forecast_error_frac(pairs: Iterable[tuple[float, float]]) -> float:
@@ -119,17 +161,26 @@ def forecast_error_frac(pairs: Iterable[tuple[float, float]]) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-def _job(k: int, decisions: LiveDecisions, real: JobRecords, simulated: JobRecords) -> RecordedJob:
+def _job(
+    k: int,
+    decisions: LiveDecisions,
+    real: JobRecords,
+    simulated_s: float,
+    state: str | None,
+    run_folder: Path,
+) -> RecordedJob:
     submit_s = real.workload.submit_s[k]
+    model = model_link(job_folder(run_folder, real.workload.job_ids[k]))
     return RecordedJob(
         id=real.workload.job_ids[k],
-        state=_OUTCOMES[Outcome(int(real.outcome[k]))],
+        state=state or _OUTCOMES[Outcome(int(real.outcome[k]))],
         completion_s=float(real.finish_s[k] - submit_s),
-        simulated_s=float(simulated.finish_s[k] - submit_s),
+        simulated_s=simulated_s - float(submit_s),
         predicted_s=float(decisions.admission_end_s[k] - submit_s),
         run_s=float(real.run_s[k]),
         gpu_s=float(real.gpu_s[k]),
         restarts=int(real.restarts[k]),
+        model=str(model) if model.exists() else None,
     )
 
 
@@ -138,17 +189,18 @@ def _profile(job: JobSpec) -> str:
     return profile_name(job.model_name if job.batch_range is None else job.id)
 
 
-def _curves(run: KnownRun, decisions: LiveDecisions, profiles: Sequence[str]) -> Curves:
+def _curves(jobs: Sequence[JobSpec], numbers: Ints, decisions: LiveDecisions) -> Curves:
     """Samples per second of each profile and batch with each number of GPUs."""
     curves: Curves = {}
-    for k, job in enumerate(run.listed.jobs):
-        curve = curves.setdefault((profiles[k], float(job.least_batch)), {})
+    for k, job in zip(numbers.tolist(), jobs, strict=True):
+        curve = curves.setdefault((_profile(job), float(job.least_batch)), {})
         curve |= decisions.curve(k, job.limits[1])
     return curves
 
 
-def _with_durations(workload: Workload, profiles: Sequence[str], curves: Curves) -> Workload:
+def _with_durations(workload: Workload, jobs: Sequence[JobSpec], curves: Curves) -> Workload:
     """With its profiles as models, and the seconds that each job takes alone with what it asked for."""
+    profiles = [_profile(job) for job in jobs]
     asked = zip(profiles, workload.batch, workload.gpus_requested, strict=True)
     rate: Floats = np.array([curves[name, batch][int(gpus)] for name, batch, gpus in asked])
     names = tuple(sorted(set(profiles)))
@@ -174,8 +226,13 @@ def _write(run: KnownRun, workload: Workload, curves: Curves, recording: Recordi
     }
     if np.isfinite(workload.deadline_s).any():
         jobs["deadline_s"] = workload.deadline_s
+    if any(map(str, workload.asks)):
+        jobs["partition"] = [";".join(ask.partitions) for ask in workload.asks]
+        jobs["labels"] = [";".join(ask.labels) for ask in workload.asks]
+        jobs["cpus_per_gpu"] = [ask.cpus_per_gpu for ask in workload.asks]
+        jobs["memory_gib_per_gpu"] = [ask.memory_gib_per_gpu for ask in workload.asks]
     write_jobs(folder / "jobs.csv", jobs)
-    cluster = _cluster(run.settings.slots)
+    cluster = _cluster(run.listed.on(run.settings.slots).nodes)
     rules = run.listed.rules
     scenario = {
         "kind": "training",
@@ -187,6 +244,7 @@ def _write(run: KnownRun, workload: Workload, curves: Curves, recording: Recordi
             "clock": rules.clock,
             "round_s": rules.round_s or _round_s(workload),
             "placement": rules.placement,
+            "priorities": rules.priorities,
             "restart": f"flat(seconds_s={recording.restart_s:.6g})",
         },
         "seeds": 1,
@@ -202,11 +260,23 @@ def _round_s(workload: Workload) -> float | None:
     return round_s if round_s < PUBLISHED_ROUND_S else None
 
 
-def _cluster(slots: Mapping[str, int]) -> dict[str, Any]:
-    sizes = list(dict.fromkeys(slots.values()))
-    types = {f"node-of-{n}": {"accelerator": "gpu", "accelerators": n, "memory_gib": 1.0} for n in sizes}
-    nodes = [{"type": f"node-of-{n}", "count": list(slots.values()).count(n)} for n in sizes]
-    return {"types": types, "nodes": nodes}
+def _cluster(nodes: Mapping[str, NodeSpec]) -> dict[str, Any]:
+    """A type for each kind of node: simulated nodes come type by type, and are called otherwise."""
+    types: dict[str, Any] = {}
+    groups: dict[NodeSpec, dict[str, Any]] = {}
+    for node in nodes.values():
+        if node in groups:
+            groups[node]["count"] += 1
+            continue
+        name = f"node-of-{node.slots}"
+        name += f"-{len(groups)}" if name in types else ""
+        types[name] = {"accelerator": "gpu", "accelerators": node.slots, "memory_gib": 1.0}
+        room = {"cpu_cores": node.cpus, "ram_gib": node.memory_gib}
+        if kept := {key: value for key, value in room.items() if value is not None}:
+            types[name]["resources"] = kept
+        said = {"partition": list(node.partition), "labels": list(node.labels)}
+        groups[node] = {"type": name, "count": 1} | {key: value for key, value in said.items() if value}
+    return {"types": types, "nodes": list(groups.values())}
 
 
 def _plain(value: Any) -> Any:

@@ -6,21 +6,32 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from trimtab.errors import UsageError
-from trimtab.training.allocator_catalogue import canonical_allocator, clock_of, find_allocator, placement_of
+from trimtab.errors import TrimtabError
+from trimtab.training.allocator_catalogue import (
+    canonical_allocator,
+    clock_of,
+    find_allocator,
+    placement_of,
+    refuse_unmet,
+)
+from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
-from trimtab.training.runner.job_list import JobList, workload_of_jobs
+from trimtab.training.runner.job_list import JobList, refuse_too_large, workload_of_jobs
 from trimtab.training.runner.live_decisions import LiveDecisions, MeasuredRestarts
 from trimtab.training.runner.node_process import ThisMachine
 from trimtab.training.runner.node_programs import SlotSource
 from trimtab.training.runner.run_ledger import HERE, STOPPED, KnownRun, RunLedger, RunSettings
-from trimtab.training.runner.run_recording import RECORDING, Recording, recorded
+from trimtab.training.runner.run_recording import RECORDING, Recording, Rerun, recorded, rerun_of
 from trimtab.training.runner.training_host import Say, Show, TrainingHost
+from trimtab.training.runner.work_process import WorkProcess, begin_importing
+
+SIMULATED_S = 30.0  # of the simulation at the end of a run, after which it is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ def train_jobs(
 
     `sources` makes the source of nodes of what `--on` says. `begun` hears the run's id: it can be resumed.
     """
+    begin_importing()
     return asyncio.run(_train(choice, runs, sources, begun, show, say))
 
 
@@ -96,10 +108,26 @@ async def _train(
                 await ledger.end(STOPPED)
             raise
         await ledger.end(state)
-        recording = recorded(run, decisions, host.records(), ledger.run_folder / RECORDING)
+        cancelled = {job.idx: job.state for job in host.jobs if job.state == "cancelled"}
+        again = rerun_of(run, decisions)
+        folder = ledger.run_folder / RECORDING
+        simulated = None if state == STOPPED else await _simulated(again)  # who stops a run does not wait
+        recording = recorded(run, decisions, host.records(), folder, again, simulated, cancelled)
         return RunOutcome(run.id, state, recording)
     finally:
         await ledger.close()
+
+
+async def _simulated(again: Rerun) -> JobRecords | None:
+    """The simulator's run of the jobs of a run; None = its policy took too long, or failed."""
+    process = WorkProcess()
+    try:
+        made: JobRecords = await asyncio.wait_for(process.call(again.records), SIMULATED_S)
+    except (TimeoutError, TrimtabError, BrokenExecutor):
+        return None
+    finally:
+        process.close()
+    return made
 
 
 async def _settings(choice: RunChoice, listed: JobList, source: SlotSource) -> tuple[JobList, RunSettings]:
@@ -108,12 +136,13 @@ async def _settings(choice: RunChoice, listed: JobList, source: SlotSource) -> t
     if choice.clock is not None:
         rules = rules.model_copy(update={"clock": choice.clock})
     policy = canonical_allocator(choice.policy)
-    found = await source.open(dict(choice.slots or listed.nodes), cuda=listed.cuda)
-    listed = listed.model_copy(update={"rules": rules, "nodes": found.slots, "cuda": found.cuda})
+    found = await source.open(dict(choice.slots or listed.slots), cuda=listed.cuda)
+    listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
     told, on = rules.model_dump(mode="json"), choice.on or HERE
-    settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told)
+    nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
+    settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told, nodes)
     try:
-        _refuse_too_large(listed, found.slots)
+        refuse_too_large(listed)
         decisions_of(KnownRun("", settings, listed))
     except BaseException:
         await source.close()
@@ -125,29 +154,25 @@ async def _found_again(run: KnownRun, source: SlotSource, on: str) -> KnownRun:
     """A run that goes on: on its nodes, or on those of another place where it was given one."""
     settings = run.settings
     found = await source.open({} if on else settings.slots, cuda=settings.cuda)
-    _refuse_too_large(run.listed, found.slots)
-    return replace(run, settings=replace(settings, slots=found.slots, cuda=found.cuda, on=on or settings.on))
-
-
-def _refuse_too_large(listed: JobList, slots: Mapping[str, int]) -> None:
-    total = sum(slots.values())
-    for k, job in enumerate(listed.jobs):
-        if job.limits[0] > total:
-            where, expected = f"jobs[{k}].gpus", f"at most {total}, the slots of all nodes"
-            raise UsageError("would wait for ever", field=where, value=job.limits[0], expected=expected)
+    listed = run.listed.on(found.slots)
+    refuse_too_large(listed)
+    settings = replace(settings, slots=found.slots, cuda=found.cuda, on=on or settings.on)
+    return replace(run, listed=listed, settings=settings)
 
 
 def decisions_of(run: KnownRun) -> LiveDecisions:
     """The decisions of a run. Raises UsageError for a policy that cannot decide about real jobs."""
     allocator, rules = find_allocator(run.settings.policy), run.listed.rules
-    allocator = allocator if rules.round_s is None else allocator.in_rounds_of(rules.round_s)
+    speed = AdaptiveSpeed(run.listed.jobs)
+    refuse_unmet(allocator, speed.provides, "real jobs", "")
+    placement_of(rules.placement or allocator.placement)
+    nodes = run.listed.on(run.settings.slots).nodes.values()
     return LiveDecisions(
         workload_of_jobs(run.listed.jobs, run.settings.name),
-        np.array(list(run.settings.slots.values()), np.int64),
-        allocator,
-        AdaptiveSpeed(run.listed.jobs),
+        np.array([node.slots for node in nodes], np.int64),
+        [node.offer for node in nodes],
+        speed,
         clock_of(rules.clock or allocator.clock),
-        placement_of(rules.placement or allocator.placement),
         MeasuredRestarts(len(run.listed.jobs), rules.restart_s),
     )
 

@@ -13,6 +13,7 @@ from trimtab.errors import UsageError
 from trimtab.jobs.run_rows import RunRecord
 from trimtab.training.runner.batch_plan import checkpoint_work
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
+from trimtab.training.runner.live_job import job_folder, model_link
 from trimtab.training.runner.run_ledger import KnownRun, RunLedger, default_runs
 from trimtab.training.runner.run_recording import RECORDING, SUMMARY
 
@@ -44,11 +45,21 @@ def run_summary(folder: Path | None, run_id: str) -> dict[str, Any]:
     }
 
 
+def run_state(folder: Path | None, run_id: str) -> str:
+    """The state of a run. Raises UsageError if there is none."""
+
+    async def read(ledger: RunLedger) -> str:
+        return (await ledger.journal.find(run_id)).state
+
+    return _with_ledger(folder, read)
+
+
 def _job(known: KnownRun, k: int, place: Path) -> dict[str, Any]:
     spec = known.listed.jobs[k]
     state, error = known.states[k]
     ended = [end for end in known.ended if end.job == k]
-    checkpoint, problems = newest_checkpoint(place / "jobs" / spec.id / "checkpoints", may_rename=False)
+    folder = job_folder(place, spec.id)
+    checkpoint, problems = newest_checkpoint(folder / "checkpoints", may_rename=False)
     predicted_s = next((e.predicted_end_s - spec.submit_s for e in ended if e.predicted_end_s > 0), None)
     completion_s = next((e.ended_s - spec.submit_s for e in ended if e.ending == "finished"), None)
     work = 0.0 if checkpoint is None else checkpoint_work(checkpoint)
@@ -59,6 +70,7 @@ def _job(known: KnownRun, k: int, place: Path) -> dict[str, Any]:
         "samples": int(spec.samples if state == "done" else work),
         "samples_total": spec.samples,
         "checkpoint": None if checkpoint is None else str(checkpoint.path),
+        "model": str(model_link(folder)) if model_link(folder).exists() else None,
         "generations": known.generations.get(k, 0),
         "predicted_s": predicted_s,
         "completion_s": completion_s,

@@ -14,33 +14,41 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from trimtab.errors import TrimtabError
+from trimtab.jobs.store.store_errors import StoreUnavailable
 from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import (
     Checkpoint,
     generation_folder,
+    link_newest,
     newest_checkpoint,
     prune,
     set_aside,
 )
+from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question
 from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.generation import Ending, Generation, Verdict
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
-from trimtab.training.runner.live_job import LiveJob
+from trimtab.training.runner.live_job import JobState, LiveJob, job_folder, log_end
 from trimtab.training.runner.live_table import JobRow, job_row
 from trimtab.training.runner.node_programs import SlotSource
-from trimtab.training.runner.rank_protocol import NOT_SAVED, PREEMPTED, read_report
+from trimtab.training.runner.obeyed_commands import ObeyedCommands
+from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report
 from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, GenerationEnd, KnownRun, RunLedger
 from trimtab.training.runner.slot_pool import PLAIN, SlotPool
 
 PAUSE_S: Final = 0.1  # between two turns where nothing happens
 SHOW_S: Final = 0.5
+ENDS: Final[tuple[JobState, ...]] = ("done", "failed", "rejected", "cancelled")
+SLOW_S: Final = 10.0  # of a decision, after which the user hears of it
 
 
 Show = Callable[[Sequence[JobRow], float], None]
@@ -70,10 +78,16 @@ class TrainingHost:
         self._show, self._say = show, say
         self.rules: RunRules = run.listed.rules
         folder = ledger.run_folder
-        self.jobs = [LiveJob(k, s, folder / "jobs" / s.id) for k, s in enumerate(run.listed.jobs)]
+        self.jobs = [LiveJob(k, s, job_folder(folder, s.id)) for k, s in enumerate(run.listed.jobs)]
         programs = sorted({job.warm for job in self.jobs} - {PLAIN})
         self.pool = SlotPool(source, run.settings.slots, programs, folder, self.rules.grace_s, self)
         self._forecasts = Forecasts(run, decisions)
+        self._deciding = Deciding(AllocatorChoice(run.settings.policy, self.rules))
+        self._commands = ObeyedCommands(
+            run, ledger, decisions, self.pool, self.jobs, self._give_up, lambda: self.now_s
+        )
+        self._is_obeying = False
+        self._asked_s = math.nan  # since when the allocator decides; nan = it does not
         self._offset_s = time.time() - run.created_s - time.monotonic()
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -90,10 +104,13 @@ class TrainingHost:
 
     async def run(self) -> str:
         """Run to the end, or until `stop`; returns the state of the run. Raises what ended it early."""
-        await self.pool.open()
-        if not self._run.begun:
-            self._offset_s = -time.monotonic()  # a new run begins when its nodes are ready
         try:
+            rehearsal = self._decisions.rehearsal()
+            await self._unless_stopped(
+                self.pool.open(), self._deciding.open(rehearsal), self._forecasts.open()
+            )
+            if not self._run.begun:
+                self._offset_s = -time.monotonic()  # a new run begins when its nodes are ready
             self._restore()
             while not self._is_over():
                 self._turn()
@@ -102,12 +119,37 @@ class TrainingHost:
                 self._wake.clear()
             self._show(self.rows(), self.now_s)
         finally:
+            self._deciding.close()
+            self._forecasts.close()
             await self.pool.close()
         if self._error is not None:
             raise self._error
         if any(job.state in ("pending", "active") for job in self.jobs):
             return STOPPED
-        return DONE if all(job.state == "done" for job in self.jobs) else FAILED
+        return DONE if all(job.state in ("done", "cancelled") for job in self.jobs) else FAILED
+
+    async def _unless_stopped(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Do these things at once; a stop does not wait for them."""
+        policy = self._run.settings.policy
+        told = self._say_later(f"{policy} gets ready: what it needs is compiled, once")
+        tasks = [asyncio.ensure_future(work) for work in works]
+        for task in tasks:
+            task.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not self._is_stopping and not all(task.done() for task in tasks):
+                await self._wake.wait()
+                self._wake.clear()
+                for task in tasks:
+                    if task.done():
+                        await task  # raises what it raised
+        finally:
+            told.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _say_later(self, text: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(SLOW_S, self._say, text)
 
     def stop(self, error: BaseException | None = None) -> None:
         """Stop all jobs at a checkpoint, and the run with them; a second time, kill them."""
@@ -121,7 +163,10 @@ class TrainingHost:
     def _is_over(self) -> bool:
         if any(job.current is not None for job in self.jobs):
             return False
-        return self._is_stopping or all(job.state not in ("pending", "active") for job in self.jobs)
+        if self._is_stopping:
+            return True
+        is_idle = all(job.state not in ("pending", "active") for job in self.jobs)
+        return is_idle and not self.rules.stays and not self._is_obeying
 
     def _turn(self) -> None:
         now_s = self.now_s
@@ -129,8 +174,8 @@ class TrainingHost:
         for job in self.jobs:
             if job.current is not None:
                 self._watch(job, job.current, now_s)
-        if not self._is_stopping and self._decisions.due_s <= now_s:
-            self._decide(now_s)
+        if not self._is_stopping:
+            self._ask(now_s)
         for job in self.jobs:
             self._bring_in_line(job, now_s)
         if self._forecasts.is_due(now_s):
@@ -139,19 +184,49 @@ class TrainingHost:
         if now_s - self._shown_s >= SHOW_S:
             self._shown_s = now_s
             self._show(self.rows(), now_s)
+            if not self._is_obeying and not self._is_stopping:
+                self._is_obeying = True
+                self._spawn(self._obey())
 
-    def _decide(self, now_s: float) -> None:
+    async def _obey(self) -> None:
+        """Do what other processes want of the run."""
         try:
-            self._decisions.decide(now_s)
-        except TrimtabError as error:
-            self.stop(error)
+            for text in await self._commands.obey():
+                self._say(text)
+        except (OSError, StoreUnavailable) as error:
+            self.ledger_failed(error)
+        finally:
+            self._is_obeying = False
+            self._wake.set()
+
+    def _ask(self, now_s: float) -> None:
+        """Ask the allocator if that is due. Jobs go on as they are until it has decided."""
+        if not math.isnan(self._asked_s):
             return
-        for k in self._decisions.active.tolist():
+        if self._decisions.due_s <= now_s and (asked := self._decisions.question(now_s)) is not None:
+            self._asked_s = now_s
+            self._spawn(self._decide(asked))
+
+    async def _decide(self, asked: Question) -> None:
+        policy = self._run.settings.policy
+        told = self._say_later(f"{policy} decides for more than {SLOW_S:g} s; jobs go on as they are")
+        try:
+            self._decisions.decided(asked, await self._deciding.decide(asked))
+        except TrimtabError as error:
+            if not self._is_stopping:  # else it may be the end of the process that decides
+                self.stop(error)
+            return
+        finally:
+            told.cancel()
+            self._asked_s = math.nan
+        for k in asked.job_idx.tolist():
             if self.jobs[k].state == "pending":
                 self.jobs[k].state = "active"
         for j, why in self._decisions.rejected.items():
-            self._give_up(self.jobs[j], "rejected", why)
+            if self.jobs[j].state == "active":
+                self._give_up(self.jobs[j], "rejected", why)
         self._decisions.rejected.clear()
+        self._wake.set()
 
     def _restore(self) -> None:
         """Take over the journal and the folders of earlier processes of this run."""
@@ -165,9 +240,12 @@ class TrainingHost:
                 self._note(job, problem)
             self._set_work(job, job.work)
             if state != "running":
-                job.state = "done" if state == "done" else "rejected" if state == "rejected" else "failed"
+                job.state = state if state in ENDS else "failed"
                 job.problems += [error] if error else []
         self._decisions.restore(self._run, [job.state for job in self.jobs])
+        for name in self._run.settings.drained:
+            if name in self.pool.names:
+                self._decisions.node_changed(self.pool.names.index(name), False, self.now_s)
 
     # One job.
 
@@ -176,6 +254,8 @@ class TrainingHost:
         if self._is_stopping:
             wanted = np.zeros_like(wanted)
         generation = job.current
+        if job.is_finishing and not self._is_stopping:
+            return  # its samples are done: it keeps its slots to the end of its program
         if generation is None:
             if wanted.any() and now_s >= job.retry_s and job.state == "active":
                 self._begin(job, wanted, now_s)
@@ -218,7 +298,7 @@ class TrainingHost:
             met = await self.pool.meeting_point(list(generation.slots))
         except ConnectionError as error:
             for i in range(generation.n_gpus):
-                self.ended(job.key(i), 127, str(error))
+                self.ended(job.key(i), NO_START, str(error))
             return
         for node_idx, start in job.rank_starts(self.rules, met, cuda=self._run.settings.cuda):
             self.pool.start_rank(node_idx, start, job.warm)
@@ -231,20 +311,18 @@ class TrainingHost:
             return
         rules = self.rules
         if now_s >= generation.kill_s:
-            ended = [i for i, rank in enumerate(generation.ranks) if rank.code in (0, PREEMPTED)]
-            if ended and not generation.broken:
-                left = next(i for i, rank in enumerate(generation.ranks) if rank.code is None)
-                generation.broken = f"ranks disagree: rank {ended[0]} ended, rank {left} went on"
+            generation.broken = generation.broken or generation.overdue()
             self._kill(job)
-        elif generation.is_stopping or generation.broken:
+        elif generation.is_stopping or generation.broken or generation.is_finishing:
             return
         elif not generation.has_reported:
             if now_s - generation.started_s > rules.report_within_s:
                 generation.is_silent = True
                 generation.broken = f"never reported: no line in {rules.report_within_s:g} s"
                 self._kill(job)
-        elif now_s - generation.heard_s > rules.silent_s:
-            generation.broken = f"stopped reporting: no line for {rules.silent_s:g} s"
+        elif now_s - generation.heard_s > (silent_s := max(job.silent_s(rules), generation.quiet_s)):
+            job.silences += 1
+            generation.broken = f"stopped reporting: no line for {silent_s:.3g} s{job.expected_gap(rules)}"
             self._kill(job)
 
     def _signal(self, job: LiveJob, number: signal.Signals) -> None:
@@ -272,7 +350,10 @@ class TrainingHost:
             return
         if report.error and generation.has_reported:  # else it tells why the rank does not begin, as it ends
             self._note(job, report.error)
+        was_finishing = generation.is_finishing
         generation.heard(i, report, self.now_s)
+        if generation.is_finishing and not was_finishing and not generation.is_stopping:
+            generation.kill_s = self.now_s + self.rules.end_within_s
         if i == 0 and report.step >= 0:
             self._set_work(job, generation.work)
             if report.step_s > 0:
@@ -286,11 +367,12 @@ class TrainingHost:
         if found is None:
             return
         job, generation, i = found
-        state = generation.ranks[i]
-        state.code, state.error = code, why or state.error
+        generation.ended(i, code, why)
         if generation.has_ended:
             generation.ended_s = self.now_s
             self._spawn(self._settle(job, generation))
+        elif code == 0 and generation.ranks[i].finished:
+            return  # the others may have more to do
         elif code in (0, NOT_SAVED, PREEMPTED) or (generation.is_stopping and generation.has_reported):
             generation.kill_s = min(generation.kill_s, self.now_s + self.rules.grace_s)
         else:
@@ -299,7 +381,13 @@ class TrainingHost:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Stop the run at an error that nobody has foreseen: its jobs are kept at a checkpoint."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stop(error)
 
     def said(self, text: str) -> None:
         """Something that the user should know."""
@@ -307,7 +395,8 @@ class TrainingHost:
 
     def node_changed(self, node_idx: int, up: bool, why: str) -> None:
         """A node is there again, or is gone."""
-        self._decisions.node_changed(node_idx, up, self.now_s)
+        is_drained = self.pool.names[node_idx] in self._run.settings.drained
+        self._decisions.node_changed(node_idx, up and not is_drained, self.now_s)
         self._say(why or f"node {self.pool.names[node_idx]} is there again")
         for job in self.jobs:
             if not up and job.current is not None and node_idx in job.current.slots:
@@ -329,11 +418,14 @@ class TrainingHost:
             folder = generation_folder(job.checkpoints, generation.number)
             for step in generation.stops:
                 set_aside(folder / f"step-{step:012d}")
-        found, problems = await asyncio.to_thread(newest_checkpoint, job.checkpoints)
-        await asyncio.to_thread(prune, job.checkpoints)
+        found, problems = await asyncio.to_thread(_tidied, job)
+        if verdict.rank >= 0:
+            log = Path(job.log.format(rank=verdict.rank))
+            verdict = replace(verdict, problem=verdict.problem + await asyncio.to_thread(log_end, log))
         now_s = self.now_s
         self._account(now_s)
         had = -1 if job.checkpoint is None else job.samples
+        job.gap_s = job.longest_gap_s
         job.checkpoint, job.current = found, None
         for node_idx, slots in generation.slots.items():
             self.pool.give_back(node_idx, slots)
@@ -344,13 +436,14 @@ class TrainingHost:
         self._record(job, generation, verdict, now_s)
         problems += [verdict.problem] if verdict.problem else []
         problems = problems or _unsaved(generation, found, verdict)
+        job.silences = job.silences if generation.broken else 0
         if found is not None and found.samples > had:
             job.failures = 0
         elif problems and not generation.lost:
             job.failures += 1
         for problem in problems:
             if problem != verdict.problem or not self._fails(job, verdict):  # else told as why it fails
-                self._note(job, problem + _goes_on_from(found, verdict))
+                self._note(job, _goes_on_from(found, verdict, problem))
         self._go_on(job, verdict, now_s)
         self._wake.set()
 
@@ -455,8 +548,19 @@ def _unsaved(generation: Generation, found: Checkpoint | None, verdict: Verdict)
     return [f"no good checkpoint of step {step}, at which it stopped"]
 
 
-def _goes_on_from(found: Checkpoint | None, verdict: Verdict) -> str:
+def _goes_on_from(found: Checkpoint | None, verdict: Verdict, problem: str) -> str:
     if verdict.ending is Ending.FINISHED:
-        return ""
+        return problem
     good = "none" if found is None else f"step {found.step}, {found.samples} samples"
-    return f"; its last good checkpoint: {good}"
+    what, *log = problem.split("\n", 1)
+    return "\n".join([f"{what}; its last good checkpoint: {good}", *log])
+
+
+def _tidied(job: LiveJob) -> tuple[Checkpoint | None, list[str]]:
+    """The newest good checkpoint, linked, the older ones deleted; and what is wrong with newer ones."""
+    found, problems = newest_checkpoint(job.checkpoints)
+    prune(job.checkpoints)
+    if found is not None:
+        with contextlib.suppress(OSError):  # a full disk: the checkpoint itself is there
+            link_newest(found, job.model)
+    return found, problems

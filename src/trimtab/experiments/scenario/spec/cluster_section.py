@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.cluster import RESOURCES, ResourceName
 from trimtab.experiments.scenario.spec.shared_types import Capacity
-from trimtab.validation.base import NonNegative, Positive, Spec, number_or_table
+from trimtab.validation.base import NonNegative, Positive, Spec, Texts, number_or_table
 
 DEFAULT_ZONE = "default"
 
@@ -53,6 +53,8 @@ class NodeGroup(Spec):
     nic_gib_per_s: Positive | None = Field(
         None, description="bandwidth of a node's link; null = not modelled"
     )
+    partition: Texts = Field((), description="partitions that the nodes are in, for training jobs")
+    labels: Texts = Field((), description="labels of the nodes, for training jobs that ask for them")
 
 
 class Zone(Spec):

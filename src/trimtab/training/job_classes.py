@@ -1,0 +1,144 @@
+"""Jobs that may not run on every node, or that go before others: the allocator is asked class by class.
+
+A class is the jobs of one set of nodes and, where priorities are strict, of one priority. Higher priorities
+go first; among equal ones those whose nodes have the fewest GPUs, since the others have more choice. Each
+class is decided about on what those before it have left, by the allocator with a memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trimtab.domain.allocator import Allocation
+from trimtab.domain.training_jobs import Flags, GpuCluster, Held, Ints, Records
+from trimtab.training.shared_gpus import is_second, partners_of
+
+
+def classes_of(jobs: Records, cluster: GpuCluster, *, strict: bool) -> dict[tuple[int, bytes], Ints]:
+    """Rows of each class, in the order in which they are asked about."""
+    priority = jobs["priority"] if strict else np.zeros(len(jobs), np.int64)
+    allowed = np.ones((len(jobs), len(cluster.nodes)), np.bool_)
+    if cluster.places is not None:
+        allowed = cluster.places.allowed
+    keys = [(int(p), flags.tobytes()) for p, flags in zip(priority, allowed, strict=True)]
+    gpus = allowed @ cluster.nodes["gpus"].astype(np.int64)
+    order = sorted(range(len(jobs)), key=lambda row: (-keys[row][0], gpus[row], keys[row][1]))
+    found: dict[tuple[int, bytes], list[int]] = {}
+    for row in order:
+        found.setdefault(keys[row], []).append(row)
+    return {key: np.sort(np.array(rows)) for key, rows in found.items()}
+
+
+def cluster_for(
+    rows: Ints,
+    cluster: GpuCluster,
+    jobs: Records,
+    given: Ints,
+    counted: Flags,
+    *,
+    goes_first: Flags,
+    waits: Flags,
+) -> GpuCluster:
+    """What is left for the jobs of a class.
+
+    Args:
+        rows: the jobs of the class.
+        cluster: all that there is.
+        jobs: all jobs.
+        given: [jobs, nodes] GPUs of jobs that are decided about, or keep theirs.
+        counted: [jobs] without the second of each pair.
+        goes_first: [jobs] which of them keep what they hold.
+        waits: [jobs] which are decided about later.
+    """
+    nodes = cluster.nodes.copy()
+    nodes["gpus"] -= given[counted].sum(axis=0).astype(nodes["gpus"].dtype)
+    places = cluster.places
+    if places is not None:
+        nodes["up"] &= places.allowed[rows[0]]
+        places = replace(places.of(rows), room=places.left(given))
+    quota_gpus = cluster.quota_gpus
+    if len(quota_gpus):
+        quota_gpus = quota_gpus - np.bincount(jobs["tenant_idx"], given.sum(axis=1), len(quota_gpus))
+    capacity = np.where(nodes["up"], nodes["gpus"], 0)
+    held = _that_fit(cluster.gpus[rows], capacity, goes_first[rows])
+    can_run = None if cluster.can_run is None else cluster.can_run[rows]
+    later = cluster.gpus[waits & ~goes_first].sum(axis=0)
+    return GpuCluster(nodes, cluster.type_names, held, len(rows), quota_gpus, can_run, places, later)
+
+
+def _that_fit(gpus: Ints, capacity: Ints, first: Flags) -> Held:
+    """The holders for which there is still room, those that keep what they hold before the others."""
+    kept, free = np.zeros_like(gpus), capacity.astype(np.int64)
+    for row in np.argsort(~first, kind="stable"):
+        if (gpus[row] <= free).all():
+            kept[row] = gpus[row]
+            free = free - gpus[row]
+    return Held.of(kept)
+
+
+def about_all(parts: Sequence[tuple[Ints, Allocation]], n_jobs: int) -> Allocation:
+    """Decisions about some rows each as one about all jobs; places and counts are not in it."""
+
+    def spread(name: str, default: float, *, are_rows: bool = False) -> Any:
+        every = None
+        for rows, found in parts:
+            if (column := getattr(found, name)) is not None:
+                given = np.asarray(column)
+                if are_rows:
+                    given = np.where(given >= 0, rows[given], -1)
+                every = np.full(n_jobs, default, given.dtype) if every is None else every
+                every[rows] = given
+        return every
+
+    def named(name: str) -> dict[int, str]:
+        texts: list[tuple[Ints, Mapping[int, str]]] = [(rows, getattr(found, name)) for rows, found in parts]
+        return {int(rows[row]): text for rows, told in texts for row, text in told.items()}
+
+    admitted = [rows[found.admitted] for rows, found in parts if found.admitted is not None]
+    return Allocation(
+        local_batch=spread("local_batch", 0.0),
+        accumulation=spread("accumulation", 0),
+        partner_row=spread("partner_row", -1, are_rows=True),
+        share_frac=spread("share_frac", 1.0),
+        rejected=named("rejected"),
+        admitted=np.concatenate(admitted) if admitted else None,
+        reasons=named("reasons"),
+        planned_end_s=spread("planned_end_s", np.inf),
+        planned_finish_s=spread("planned_finish_s", np.inf),
+        wake_s=min((found.wake_s for _, found in parts), default=np.inf),
+    )
+
+
+def within_room(allocation: Allocation, held: Held, cluster: GpuCluster) -> tuple[Allocation, Held]:
+    """Without jobs for which their nodes have no CPUs or memory left; those that stay go first."""
+    places, n_jobs = cluster.places, cluster.n_jobs
+    if places is None or not places.is_tight:
+        return allocation, held
+    gpus = np.zeros((n_jobs, len(cluster.nodes)), np.int64)
+    gpus[held.rows] = held.gpus
+    stays = (gpus == cluster.gpus).all(axis=1)
+    room, lost = places.room.copy(), np.zeros(n_jobs, np.bool_)
+    for row in held.rows[np.argsort(~stays[held.rows], kind="stable")]:
+        lost[row] = bool((gpus[row] > places.usable(row, gpus[row], room)).any())
+        if not lost[row]:
+            room = room - gpus[row][:, None] * places.asks[row]
+    if not lost.any():
+        return allocation, held
+    reasons = {int(row): "its nodes have no CPUs or memory left for it" for row in np.flatnonzero(lost)}
+    made = replace(allocation, reasons={**allocation.reasons, **reasons})
+    partner = partners_of(allocation, n_jobs)
+    alone = lost | ((partner >= 0) & lost[partner])
+    if made.partner_row is not None:
+        made = replace(made, partner_row=np.where(alone, -1, partner))
+    if made.share_frac is not None:
+        made = replace(made, share_frac=np.where(alone, 1.0, made.share_frac))
+    return made, Held.of(np.where(lost[:, None], 0, gpus))
+
+
+def counted_once(partner: Ints) -> Flags:
+    """Whether the GPUs of each job count: not of the second of a pair, [jobs]."""
+    return ~is_second(partner)
