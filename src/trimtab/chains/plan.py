@@ -136,6 +136,7 @@ class ChainPlan:
                 max_retries=_HOST_DECIDES,
                 failed_max_frac=step.stage.stage_options.failed_max_frac,
                 is_stored=True,
+                is_map=step.is_map,
             )
             for step in self.steps
         }

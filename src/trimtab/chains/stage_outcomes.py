@@ -8,8 +8,9 @@ import random
 from trimtab.chains.host_state import GIB, HostState
 from trimtab.chains.output_codec import unpacked
 from trimtab.chains.run_parts import RunParts
-from trimtab.chains.run_progress import Instance, Mismatch, Output
+from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence
 from trimtab.chains.run_state import Ended, Failure, ItemRun, Served
+from trimtab.engine.layout import NOTHING_TO_DO, SKIPPED
 from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 
 MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
@@ -45,10 +46,11 @@ class StageOutcomes:
         while ready:
             at = ready.pop()
             counts = item.run.counts[at.step]
-            if item.progress.is_absent(at):
-                runs.skip(item.row(at))
+            if (presence := item.progress.presence(at)) is not Presence.PRESENT:
+                is_left_out = presence is Presence.EMPTY
+                runs.skip(item.row(at), NOTHING_TO_DO if is_left_out else SKIPPED)
                 counts.skipped += 1
-                ready += item.progress.done(at, None)
+                ready += item.progress.done(at, None, is_left_out=is_left_out)
             elif (output := self._served(item, at) or self._known(item, at)) is not None:
                 runs.answer(item.row(at), output.whole.size_bytes / GIB)
                 if not self._expand_all(item, at, output):
@@ -164,7 +166,7 @@ class StageOutcomes:
         if on_failure == "default":
             self._take_in(item, at, Output(self._host.defaults[step.code_name]))
         elif on_failure == "skip":
-            self.settle(item, item.progress.done(at, None))
+            self.settle(item, item.progress.done(at, None, is_left_out=step.is_map))
         self._host.loop.runs.give_up(item.row(at), self._host.now_s())
 
     def _fail_run(self, item: ItemRun, at: Instance, error: StageError) -> None:

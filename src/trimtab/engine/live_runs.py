@@ -14,11 +14,11 @@ from trimtab.domain.decision import Status
 from trimtab.domain.stage_graph import edges_of, in_reverse
 from trimtab.engine.driver import IS_OVER
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS
+from trimtab.engine.layout import NO_OUTPUT, NOTHING_TO_DO, SKIPPED
 from trimtab.engine.live_driver import Ended, LiveDriver
 from trimtab.engine.loop import AGAIN_LATER
 from trimtab.engine.row_ranges import RowRanges
 from trimtab.engine.run_row_writer import RunRowWriter, RunSpec, StageEstimate, StageNeeds
-from trimtab.engine.stage_inputs import NO_OUTPUT
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage
 _KNOWN_S, _MOST_KNOWN = 0.1, 1000  # how long estimates of equal runs hold, and for how many kinds
@@ -91,7 +91,7 @@ class LiveRuns:
         """Stage `stage` has `count` instances, and so have all that read it instance by instance.
 
         Returns each such stage and its first row now; None if there is no room. To be called before the last
-        input of the stage is complete. A map over no items keeps one instance, which is skipped.
+        input of the stage is complete. A map over no items keeps one instance, which is not served.
         """
         shape, state = self._shapes[template], self._live.state
         members, many = shape.each[stage], max(1, count)
@@ -104,7 +104,7 @@ class LiveRuns:
             if first is not None:
                 self._move_group(g, first + i * many, many)
             elif count == 0:
-                state.stages["skipped"][state.groups["row"][g]] = 1
+                state.stages["skipped"][state.groups["row"][g]] = NOTHING_TO_DO
             moved.append((member, int(state.groups["row"][g])))
         if first is not None:
             self._blocks[run.row].append((first, many * len(members)))
@@ -130,9 +130,9 @@ class LiveRuns:
         self._live.state.stages["answered"][row] = 1
         self._output_gib[row] = output_gib
 
-    def skip(self, row: int) -> None:
-        """The condition of a stage that is not ready yet does not hold."""
-        self._live.state.stages["skipped"][row] = 1
+    def skip(self, row: int, why: int = SKIPPED) -> None:
+        """A stage that is not ready yet will not be served: SKIPPED or NOTHING_TO_DO."""
+        self._live.state.stages["skipped"][row] = why
 
     def lose(self, row: int, now_s: float, again_s: float) -> None:
         """The attempt of a running stage failed. It is dispatched again at `again_s`; inf = by `offer`."""
