@@ -87,6 +87,13 @@ class ChainPlan:
         found = [number[value.source] for value in values_in(self.chain.output) if value.source]
         return tuple(dict.fromkeys(found))
 
+    def all_before(self, k: int) -> set[int]:
+        """The stages that a stage reads, and those that these read."""
+        found: set[int] = set()
+        for before in self.steps[k].after:
+            found |= {before, *self.all_before(before)}
+        return found
+
     @cached_property
     def is_sized(self) -> bool:
         """Whether some stage says which of its parameters tells how much work it is."""

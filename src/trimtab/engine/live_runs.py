@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from trimtab.domain.chains import Flow, Templates
 from trimtab.domain.decision import Status
 from trimtab.domain.stage_graph import edges_of, in_reverse
@@ -22,7 +24,7 @@ from trimtab.engine.run_row_writer import RunRowWriter, RunSpec, StageEstimate, 
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage
 _KNOWN_S, _MOST_KNOWN = 0.1, 1000  # how long estimates of equal runs hold, and for how many kinds
-_RETRYING = int(Status.RETRYING)
+_RETRYING, _HELD = int(Status.RETRYING), int(Status.HELD)
 
 
 class EnteredRun(NamedTuple):
@@ -118,9 +120,13 @@ class LiveRuns:
 
     def complete(self, row: int, now_s: float, output_gib: float) -> None:
         """A stage is served, and its output has this size. It ran, or its host served it beside another."""
-        if self._status[row] == _RETRYING:
+        if self._status[row] == _RETRYING or row in self._again:
             self.answer(row, output_gib)
             self.offer(row, now_s)
+            return
+        if self._status[row] == _HELD:
+            self.answer(row, output_gib)
+            self._live.push(now_s, LOSS, row, AGAIN_LATER)  # it is over before its turn comes
             return
         self._output_gib[row] = output_gib
         self._push(now_s, COMPLETION, row)
@@ -161,6 +167,22 @@ class LiveRuns:
         for row, at_s in again.items():
             if at_s < float("inf") and self._status[row] == _RETRYING:
                 self._push(at_s, ARRIVAL, row)
+
+    def held_classes(self) -> set[int]:
+        """The classes of the stages that wait for a slot."""
+        state = self._live.state
+        return set(np.unique(state.work["class_idx"][self._held_rows()]).tolist())
+
+    def _held_rows(self) -> Any:
+        return self._live.state.held_rows[: int(self._live.state.counts["n_held"][0])]
+
+    def held(self, class_idx: int) -> list[int]:
+        """The stages of a class that wait for a slot, in the order of their keys."""
+        state, rows = self._live.state, self._held_rows()
+        rows = rows[state.work["class_idx"][rows] == class_idx]
+        order = np.lexsort((state.work["serial"][rows], state.requests["key"][rows]))
+        found: list[int] = rows[order].tolist()
+        return found
 
     def take_started(self) -> list[tuple[int, int]]:
         """(row, node) of each stage to run now."""

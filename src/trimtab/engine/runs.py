@@ -215,19 +215,19 @@ def is_dispatched(s: State, r: int, now_s: float) -> bool:
     inputs = inputs_state(s, r)
     if s.stages.skipped[r] != 0 or inputs != PRESENT:
         is_absent = s.stages.skipped[r] == SKIPPED or inputs == ABSENT
-        _end_unserved(s, r, ABSENT if is_absent else EMPTY, now_s)
+        end_unserved(s, r, ABSENT if is_absent else EMPTY, now_s)
         return False
     if has_store(s) and s.requests.attempt[r] == 0 and is_answered(s, r):
         s.stages.answered[r] = 1
     if s.stages.answered[r] == 1:
-        _end_unserved(s, r, PRESENT, now_s)
+        end_unserved(s, r, PRESENT, now_s)
         return False
     return s.counts.node_failures[0] == 0 or not _awaits_again(s, r)
 
 
 @helper
-def _end_unserved(s: State, r: int, output: int, now_s: float) -> None:
-    """Row r is over without a node: it is skipped, or its output is in the store of stage results."""
+def end_unserved(s: State, r: int, output: int, now_s: float) -> None:
+    """Row r is over without a node: it is skipped, or its output is known."""
     s.requests.status[r] = _FINISHED
     s.requests.finish_s[r] = now_s
     s.counts.in_system[0] -= 1
