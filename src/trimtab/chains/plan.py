@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import cloudpickle
-
 from trimtab.chains.building import values_in
 from trimtab.chains.graph import Binding, Chain, Reads, Step, Value
 from trimtab.chains.stages import Kind, Stage
@@ -16,7 +14,7 @@ from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import Path, StageCode
 from trimtab.live.stage_execution import Imported
-from trimtab.live.value_codec import Unserialisable, encode
+from trimtab.live.value_codec import Unserialisable, encode, pickled
 
 INPUT = -1
 _ON_FAILURE = {"fail": OnStageFailure.FAIL, "skip": OnStageFailure.SKIP, "default": OnStageFailure.DEFAULT}
@@ -238,6 +236,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
         splits=((),) if stage.is_batched else step.splits,
         is_batch=stage.is_batched,
         tests=step.tests,
+        copies=options.copies,
     )
 
 
@@ -259,11 +258,10 @@ def _sent(stage: Stage, where: str) -> bytes:
     if module not in (None, "__main__") and _is_importable(module, name, code):
         return encode(Imported(str(module), name))
     try:
-        by_value: bytes = cloudpickle.dumps(code)
+        return pickled(code)
     except Exception as error:
         expected = "code that pickles, with the variables around it that it reads"
         raise ChainError(f"cannot be sent to workers: {error}", field=where, expected=expected) from error
-    return by_value
 
 
 def _is_importable(module: str, name: str, code: Any) -> bool:

@@ -16,7 +16,7 @@ from trimtab.chains.memo import Memo
 from trimtab.chains.output_codec import is_inline, packed, unpacked
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_progress import Instance, Output
-from trimtab.chains.run_state import ChainRun, Ending, ItemRun, RunOptions
+from trimtab.chains.run_state import NO_PLACES, ChainRun, Ending, InputPlaces, ItemRun, RunOptions
 from trimtab.chains.run_timeline import shapes_of
 from trimtab.chains.value_refs import ValueRefs
 from trimtab.errors import TrimtabError
@@ -103,6 +103,7 @@ class Recorder:
             "deadline_s": options.deadline_s,
             "tags": dict(options.tags),
             "stages": shapes_of(run.plan),
+            "places": options.places,
         }
         record = RunRecord(
             id=run.id,
@@ -126,7 +127,9 @@ class Recorder:
         told = json.loads(record.options)
         given_s = told["deadline_s"] if told["deadline_s"] is not None else float("inf")
         deadline_s = given_s - (time.time() - record.created_s)
-        return RunOptions(told["priority"], deadline_s, record.tenant, told["tags"], record.key or "")
+        unit, firsts, starts = told.get("places", NO_PLACES)
+        places = InputPlaces(unit, tuple(firsts), tuple(starts))
+        return RunOptions(told["priority"], deadline_s, record.tenant, told["tags"], record.key or "", places)
 
     async def load(self, run: ChainRun, *, retry_failed: bool) -> list[tuple[int, Mapping[str, Any]]]:
         """Take over a run: fill in what is known of it; returns its inputs but those that have failed."""

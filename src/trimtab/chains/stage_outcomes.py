@@ -16,7 +16,7 @@ from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
 _LOST = (Cause.WORKER_LOST, Cause.INPUT_LOST)
 _OF_WORKER = (Cause.TIMEOUT, Cause.OUT_OF_MEMORY)  # of several stages that ran there, any may be to blame
-_FINAL = (Cause.UNSERIALISABLE, Cause.LOAD_FAILED)  # another attempt would end alike
+_FINAL = (Cause.UNSERIALISABLE, Cause.LOAD_FAILED, Cause.PERMANENT)  # another attempt would end alike
 
 
 class StageOutcomes:

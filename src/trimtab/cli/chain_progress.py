@@ -67,7 +67,8 @@ def progress_table(handle: RunHandle, elapsed_s: float) -> Table:
         table.add_column(heading, justify="right")
     for name, c in handle.counts.items():
         numbers = (c.queued, c.running, c.done, c.failed, c.skipped, c.reused, c.retries)
-        table.add_row(name, *(f"{n:,}" for n in numbers), f"{c.done / max(elapsed_s, 1e-9):.3g}")
+        served_per_s = (c.done - c.reused) / max(elapsed_s, 1e-9)
+        table.add_row(name, *(f"{n:,}" for n in numbers), f"{served_per_s:.3g}")
     return table
 
 
@@ -79,5 +80,7 @@ def left_text(handle: RunHandle, elapsed_s: float) -> str:
         return f"{counted(over, 'input')} over"
     if over == 0:
         return f"0 of {counted(total, 'input')}"
-    left_s = elapsed_s * (total - over) / over
+    if (done := over - handle.n_before) <= 0:  # of those that are over, none in this process
+        return f"{over:,} of {counted(total, 'input')}"
+    left_s = elapsed_s * (total - over) / done
     return f"{over:,} of {counted(total, 'input')}; {left_s:.0f} s left"

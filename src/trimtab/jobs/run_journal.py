@@ -20,14 +20,13 @@ from trimtab.errors import UsageError
 from trimtab.jobs import run_rows
 from trimtab.jobs.journal_log import JournalLog, left_files
 from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
-from trimtab.jobs.run_rows import AttemptRecord, InputRecord, ResultRecord, RunRecord
+from trimtab.jobs.run_rows import LEASE_S, AttemptRecord, InputRecord, ResultRecord, RunRecord
 from trimtab.jobs.store.database import sqlite_file
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.processes import leave, living, sign_of_life
 from trimtab.jobs.store.store_errors import StoreUnavailable
 
 BEAT_S: Final = 1.0
-LEASE_S: Final = 10.0  # a process that is silent for so long has lost its runs
 
 T = TypeVar("T")
 
@@ -98,9 +97,7 @@ class RunJournal:
 
     async def take_over(self, run_id: str) -> None:
         """Work on a run. Raises UsageError if another process does."""
-        taken = await self._store.write(
-            partial(run_rows.take_over, run_id=run_id, owner=self.owner, lease_s=LEASE_S)
-        )
+        taken = await self._store.write(partial(run_rows.take_over, run_id=run_id, owner=self.owner))
         if not taken:
             raise UsageError(
                 "another process works on this run",

@@ -121,8 +121,13 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class MachineWatch:
-    """Knows which processes of its machine live."""
+    """Knows which processes of its machine live, and keeps copies of values there."""
 
+    @ray.method(concurrency_group=CONTROL)
     def alive(self, pids: Sequence[int]) -> list[int]:
         """Those of these processes that exist."""
         return [pid for pid in pids if os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")]
+
+    def copy(self, bundle: Sequence[Any]) -> tuple[Any, ...]:
+        """The same values, on this machine."""
+        return tuple(pickle.PickleBuffer(part) for part in bundle)
