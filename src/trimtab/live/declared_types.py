@@ -1,4 +1,4 @@
-"""Declared types: whether a value of one may be given where another is expected, and whether a value fits one.
+"""Declared types: whether a value of one may be given where another is expected, and what does not fit one.
 
 Imports little, because every worker process loads it.
 """

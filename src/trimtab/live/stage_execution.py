@@ -300,7 +300,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """File, line and function of the last call in code that is neither trimtab's nor a library's; "" = none."""
+    """File, line and function of the last call outside of trimtab and libraries; "" = there is none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     if not own:
         return ""

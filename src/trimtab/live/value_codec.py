@@ -6,7 +6,7 @@ import io
 import pickle
 import types
 from collections import ChainMap
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -35,7 +35,7 @@ def encode(value: Any) -> bytes:
 class _Pickler(cloudpickle.CloudPickler):
     """Code keeps the name of its file, which cloudpickle leaves out: errors in workers tell it."""
 
-    dispatch_table = ChainMap(
+    dispatch_table: ClassVar[Any] = ChainMap(
         {types.CodeType: lambda code: _with_file(code)}, cloudpickle.CloudPickler.dispatch_table
     )
 
