@@ -1,4 +1,4 @@
-"""What `trimtab chain run` writes where: results alone on stdout, and messages that name lines and time left."""
+"""What `trimtab chain run` writes where: results alone on stdout, messages that name lines and time left."""
 
 from __future__ import annotations
 

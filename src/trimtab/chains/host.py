@@ -31,7 +31,7 @@ from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
-from trimtab.errors import UsageError
+from trimtab.errors import TrimtabError, UsageError
 from trimtab.live.stage_backend import (
     Attempt,
     GrowingBackend,
@@ -238,7 +238,8 @@ class ChainHost:
 
     def _crash(self, error: BaseException) -> None:
         """A fault of the host itself: end all runs, so that no caller waits for them."""
-        logger.exception("the host of chains failed", exc_info=error)
+        if not isinstance(error, TrimtabError):  # callers are told, in words
+            logger.exception("the host of chains failed", exc_info=error)
         runs, self._state.runs = self._state.runs, {}
         for run in runs.values():
             run.fail(error)

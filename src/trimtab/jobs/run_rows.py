@@ -140,6 +140,13 @@ def take_over(connection: sa.Connection, run_id: str, owner: str) -> bool:
     return changed.rowcount == 1
 
 
+def owner_seen_s(connection: sa.Connection, run_id: str) -> float | None:
+    """The last sign of life of the process that works on a run; None = none does."""
+    query = sa.select(processes.c.seen_s).join(chain_runs, chain_runs.c.owner == processes.c.id)
+    seen_s: float | None = connection.scalar(query.where(chain_runs.c.id == run_id))
+    return seen_s
+
+
 def end(connection: sa.Connection, run_id: str, owner: str, state: str, now_s: float) -> None:
     """The run is over, or, in state \"stopped\", its process works on it no more."""
     connection.execute(
