@@ -28,6 +28,9 @@ from trimtab.live.value_codec import decode
 
 MEMO_BYTES: Final = 20 << 30  # of results that are kept for equal inputs
 
+PEAK_RUNS: Final = 5  # of a chain, that its stages' memory is learned from
+PEAK_RESULTS: Final = 20  # of a stage
+
 Get = Callable[[Ref], Awaitable[bytes]]
 
 
@@ -81,6 +84,16 @@ class Recorder:
         """Open the journal, and read what is kept for equal inputs."""
         await self.journal.open()
         await self.memo.open(plans)
+
+    async def peaks_gib(self, plans: Sequence[ChainPlan]) -> dict[str, float]:
+        """The memory that stages took in their last runs, by the names of their codes; those seen often."""
+        found = {}
+        for plan in plans:
+            names = {step.name: step.code_name for step in plan.steps}
+            for peak in await self.journal.peaks(plan.name, PEAK_RUNS):
+                if peak.stage in names and peak.count >= PEAK_RESULTS and peak.gib > 0.0:
+                    found[names[peak.stage]] = peak.gib
+        return found
 
     async def close(self) -> None:
         """Store what waits."""

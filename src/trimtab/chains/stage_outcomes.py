@@ -15,8 +15,17 @@ from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 
 MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
 _LOST = (Cause.WORKER_LOST, Cause.INPUT_LOST)
-_OF_WORKER = (Cause.TIMEOUT, Cause.OUT_OF_MEMORY)  # of several stages that ran there, any may be to blame
-_FINAL = (Cause.UNSERIALISABLE, Cause.LOAD_FAILED, Cause.PERMANENT)  # another attempt would end alike
+_OF_WORKER = (
+    Cause.TIMEOUT,
+    Cause.OUT_OF_MEMORY,
+    Cause.MEMORY_LIMIT,
+)  # of several stages that ran there, any may be to blame
+_FINAL = (
+    Cause.UNSERIALISABLE,
+    Cause.LOAD_FAILED,
+    Cause.PERMANENT,
+    Cause.MEMORY_LIMIT,
+)  # another attempt would end alike
 
 
 class StageOutcomes:
@@ -145,7 +154,7 @@ class StageOutcomes:
         raised = item.raised.get(at, 0) + (not is_lost)
         item.raised[at] = raised
         is_last = item.tried[at] - raised >= MAX_LOSSES if is_lost else raised > options.retries
-        if error.cause in _FINAL or is_last:
+        if (error.cause in _FINAL and not is_lost) or is_last:
             self._give_up(item, at, error)
             return
         item.run.counts[at.step].retries += 1

@@ -159,6 +159,10 @@ class RunJournal:
         """The attempts of a run's stages."""
         return await self._read(partial(run_rows.attempts_of, run_id=run_id))
 
+    async def peaks(self, chain: str, runs: int) -> list[run_rows.Peak]:
+        """The most memory that each stage of a chain has taken in its last runs."""
+        return await self._store.read(partial(run_rows.peaks_of, chain=chain, runs=runs))
+
     async def begin_failed_again(self, run_id: str) -> int:
         """Inputs that failed begin again; returns how many."""
         return await self._store.write(partial(run_rows.begin_failed_again, run_id=run_id))

@@ -191,6 +191,23 @@ def attempts_of(connection: sa.Connection, run_id: str) -> list[AttemptRecord]:
     return [AttemptRecord(*row) for row in connection.execute(_of_run(columns, chain_attempts, run_id))]
 
 
+class Peak(NamedTuple):
+    """The memory that a stage has taken."""
+
+    stage: str
+    count: int  # of its results
+    gib: float
+
+
+def peaks_of(connection: sa.Connection, chain: str, runs: int) -> list[Peak]:
+    """The most memory that each stage of a chain has taken in its last runs."""
+    of_chain = sa.select(chain_runs.c.id).where(chain_runs.c.chain == chain)
+    last = of_chain.order_by(chain_runs.c.created_s.desc()).limit(runs)
+    columns = chain_results.c.stage, sa.func.count(), sa.func.max(chain_results.c.peak_gib)
+    query = sa.select(*columns).where(chain_results.c.run.in_(last)).group_by(chain_results.c.stage)
+    return [Peak(*row) for row in connection.execute(query)]
+
+
 def _of_run(columns: Sequence[Any], table: sa.Table, run_id: str) -> sa.Select[Any]:
     return sa.select(*columns).where(table.c.run == run_id)
 

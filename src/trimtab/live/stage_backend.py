@@ -109,6 +109,7 @@ class Cause(Enum):
     CANCELLED = "cancelled"
     INPUT_LOST = "input lost"
     LOAD_FAILED = "load failed"  # its class or code cannot be loaded
+    MEMORY_LIMIT = "memory limit"  # it took more than its `memory_gib`
     PERMANENT = "permanent"  # as RAISED, and another attempt would end alike
 
 

@@ -94,9 +94,14 @@ class _Reach(NamedTuple):
 
 
 class LoadedStages:
-    """The stages that a worker can run. Classes are constructed at their first attempt."""
+    """The stages that a worker can run. Classes are constructed at their first attempt.
 
-    def __init__(self, stages: Iterable[StageCode]) -> None:
+    Args:
+        imported: called when the code of a stage is there, before its class is constructed.
+    """
+
+    def __init__(self, stages: Iterable[StageCode], imported: Callable[[], None] = lambda: None) -> None:
+        self._imported = imported
         self._codes = {stage.name: stage for stage in stages}
         self._calls: dict[str, Callable[..., Any]] = {}
         self._output_types: dict[str, Any] = {}
@@ -112,6 +117,7 @@ class LoadedStages:
             found = decode(self._codes[name].code)
             if isinstance(found, Imported):
                 found = found.resolve()
+            self._imported()
             if self._codes[name].is_class:
                 found = found()
             self._calls[name], self._output_types[name] = found, _output_type(found)

@@ -131,6 +131,8 @@ class WorkerProcess(asyncio.Protocol):
             if message[0] == "ready":
                 if not self.ready.done():
                     self.ready.set_result(None)
+            elif message[0] == "memory":  # it kills itself now
+                self._cause = StageError(Cause.MEMORY_LIMIT, "", message[1])
             elif message[0] != "beat":
                 number, outcome = read_outcome(message)
                 if not self._queue.ended(number, outcome):
