@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -19,9 +19,10 @@ from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
 
 if TYPE_CHECKING:
+    from trimtab.chains.graph import Chain
     from trimtab.chains.input_files import InputFile
     from trimtab.chains.results import Result
-    from trimtab.chains.session import RunHandle
+    from trimtab.chains.session import RunHandle, Session
     from trimtab.live.stage_backend import StageBackend
 
 
@@ -94,7 +95,6 @@ def run_chain(
     from trimtab.chains.input_files import read_inputs
     from trimtab.chains.recording import default_folder
     from trimtab.chains.run_state import InputPlaces
-    from trimtab.chains.session import Session
     from trimtab.errors import ClusterLost, UsageError
 
     asked = Prediction(cluster, workers, items or (), like, journal)
@@ -130,7 +130,7 @@ def run_chain(
         resumable((KeyboardInterrupt, ClusterLost), again) as begun,
         _own_stdout() as stdout,
         _logged(log),
-        Session(chain, on=_backend(on, workers), **options) as session,
+        _session(chain, on, workers, options, quiet=quiet) as session,
     ):
         if session.metrics_port is not None:
             note(f"metrics: http://{metrics_host}:{session.metrics_port}/metrics", quiet=quiet)
@@ -160,6 +160,15 @@ def run_chain(
         raise typer.Exit(USAGE)
     if n_failed:
         raise typer.Exit(FAILED)
+
+
+def _session(chain: Chain, on: str, workers: str, options: Mapping[str, Any], *, quiet: bool) -> Session:
+    """The session, once its workers are there."""
+    from trimtab.chains.session import Session
+    from trimtab.cli.output import spinner
+
+    with spinner(f"starting workers ({on}) and opening the journal", quiet=quiet):
+        return Session(chain, on=_backend(on, workers), **options)
 
 
 @contextlib.contextmanager
