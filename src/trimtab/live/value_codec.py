@@ -32,7 +32,7 @@ def encode(value: Any) -> bytes:
         raise Unserialisable(f"{type(value).__name__}: {error}") from error
 
 
-class _Pickler(cloudpickle.CloudPickler):
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
     """Code keeps the name of its file, which cloudpickle leaves out: errors in workers tell it."""
 
     dispatch_table: ClassVar[Any] = ChainMap(
