@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import ChainError
-from trimtab.live.stage_backend import StageNode
+from trimtab.live.stage_backend import Argument, Attempt, Outcome, StageNode
 
 CALLS: list[list[int]] = []
 GATE: list[int] = []
@@ -100,6 +101,19 @@ def _fresh() -> None:
     GATE.clear()
 
 
+class Counting(SimulatedWorkers):
+    """Notes how many instances each call of `doubled` serves."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.sizes: list[int] = []
+
+    def start(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> Awaitable[Outcome]:
+        if attempt.stage.endswith("doubled"):
+            self.sizes.append(len(inputs[0].refs))
+        return super().start(node, attempt, inputs)
+
+
 def one(slots: int = 1) -> InProcess:
     return InProcess([StageNode("one", slots=slots)])
 
@@ -115,7 +129,7 @@ def test_instances_of_several_inputs_are_served_together() -> None:
 
 
 def test_what_waits_while_workers_are_busy_fills_the_batches() -> None:
-    """487 instances come one by one, and two workers have other stages to run, too: calls are nearly full."""
+    """160 instances come one by one, and two workers have other stages to run, too: calls are nearly full."""
 
     @chain
     def scores(n: int) -> Any:
@@ -123,10 +137,11 @@ def test_what_waits_while_workers_are_busy_fills_the_batches() -> None:
 
     costs_s = {"upto": (0.02, upto), "doubled": (0.2, doubled), "total": (0.03, total)}
     stand_ins = {f"scores/{name}": StandIn(s, code.stage_code) for name, (s, code) in costs_s.items()}
-    with Session(scores, on=SimulatedWorkers([StageNode("one", slots=2)], stand_ins)) as session:
-        assert session.run(scores, [1] * 487).values() == [0] * 487
-    assert sum(map(len, CALLS)) == 487
-    assert 487 / len(CALLS) >= 12
+    backend = Counting([StageNode("one", slots=2)], stand_ins)
+    with Session(scores, on=backend) as session:
+        assert session.run(scores, [1] * 160).values() == [0] * 160
+    assert sum(backend.sizes) == 160
+    assert 160 / len(backend.sizes) >= 12
 
 
 def test_runs_of_two_handles_share_batches_and_maps_join_again() -> None:
