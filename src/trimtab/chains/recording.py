@@ -22,6 +22,7 @@ from trimtab.chains.value_refs import ValueRefs
 from trimtab.errors import TrimtabError
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
+from trimtab.jobs.store.outages import reason_of
 from trimtab.jobs.value_store import ValueStore, value_store
 from trimtab.live.stage_backend import Attempt, Outcome, Ref
 from trimtab.live.value_codec import decode
@@ -91,7 +92,7 @@ class Recorder:
         for plan in plans:
             names = {step.name: step.code_name for step in plan.steps}
             for peak in await self.journal.peaks(plan.name, PEAK_RUNS):
-                if peak.stage in names and peak.count >= PEAK_RESULTS and peak.gib > 0.0:
+                if peak.stage in names and peak.results >= PEAK_RESULTS and peak.gib > 0.0:
                     found[names[peak.stage]] = peak.gib
         return found
 
@@ -102,7 +103,7 @@ class Recorder:
         await self.journal.close()
 
     def _on_failure(self, error: BaseException) -> None:
-        self._failed(NotRecorded(f"results cannot be kept: {error}"))
+        self._failed(NotRecorded(f"results cannot be kept: {reason_of(error)}"))
 
     # Runs.
 

@@ -195,7 +195,7 @@ class Peak(NamedTuple):
     """The memory that a stage has taken."""
 
     stage: str
-    count: int  # of its results
+    results: int
     gib: float
 
 
