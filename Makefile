@@ -43,6 +43,7 @@ demo-chain: $(VENV)/.installed-models
 	$(BIN)/trimtab chain run trimtab_film.film_chain:narrated_film --input $(OUT)/film/prompts.txt \
 	  --files $(OUT)/film --journal $(OUT)/film/journal
 	mv $(OUT)/film/0-0 $(OUT)/film.mp4
+	@echo "the film: $(abspath $(OUT)/film.mp4)"
 
 demo-train: $(VENV)/.installed-train
 	for policy in fifo srtf; do \

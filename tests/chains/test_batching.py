@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import ChainError
-from trimtab.live.stage_backend import StageNode
+from trimtab.live.stage_backend import Argument, Attempt, Outcome, StageNode
 
 CALLS: list[list[int]] = []
 GATE: list[int] = []
@@ -100,6 +101,19 @@ def _fresh() -> None:
     GATE.clear()
 
 
+class Counting(SimulatedWorkers):
+    """Notes how many instances each call of `doubled` serves."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.sizes: list[int] = []
+
+    def start(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> Awaitable[Outcome]:
+        if attempt.stage.endswith("doubled"):
+            self.sizes.append(len(inputs[0].refs))
+        return super().start(node, attempt, inputs)
+
+
 def one(slots: int = 1) -> InProcess:
     return InProcess([StageNode("one", slots=slots)])
 
@@ -114,11 +128,27 @@ def test_instances_of_several_inputs_are_served_together() -> None:
     assert (counts.queued, counts.running, counts.done, counts.retries) == (0, 0, 10, 0)
 
 
+def test_what_waits_while_workers_are_busy_fills_the_batches() -> None:
+    """160 instances come one by one, and two workers have other stages to run, too: calls are nearly full."""
+
+    @chain
+    def scores(n: int) -> Any:
+        return total(doubled.options(batch=16).map(upto(n), by=1))
+
+    costs_s = {"upto": (0.02, upto), "doubled": (0.2, doubled), "total": (0.03, total)}
+    stand_ins = {f"scores/{name}": StandIn(s, code.stage_code) for name, (s, code) in costs_s.items()}
+    backend = Counting([StageNode("one", slots=2)], stand_ins)
+    with Session(scores, on=backend) as session:
+        assert session.run(scores, [1] * 160).values() == [0] * 160
+    assert sum(backend.sizes) == 160
+    assert 160 / len(backend.sizes) >= 12
+
+
 def test_runs_of_two_handles_share_batches_and_maps_join_again() -> None:
     with Session(totals, on=one()) as session:
         first, second = session.run(totals, [3]), session.run(totals, [4, 0])
         assert first.values() == [30]
-        assert second.values() == [60, None]
+        assert second.values() == [60, 0]
     assert sum(map(len, CALLS)) == 7
     assert max(map(len, CALLS)) > 1
 

@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 
 from support.run_timelines import RECORD, attempt, result, two_pictures
-from trimtab.chains.run_advice import bottleneck_text, critical_path, found_bottleneck
+from trimtab.chains.run_advice import (
+    ENTERING,
+    bottleneck_text,
+    critical_path,
+    found_bottleneck,
+    path_rows,
+)
 from trimtab.chains.run_timeline import made_timeline
 from trimtab.jobs.run_rows import ACTIVE, InputRecord
 
@@ -16,11 +22,11 @@ from trimtab.jobs.run_rows import ACTIVE, InputRecord
 def test_waits_are_those_worked_out_by_hand() -> None:
     timeline = two_pictures()
     waits = {(timeline.stages[r.stage].name, r.instance): list(r.waits_s.values()) for r in timeline.runs}
-    assert waits == {  # queue, retries, transfer, loading, service
-        ("load", 0): [0.25, 0.0, 0.25, 0.5, 1.0],
-        ("draw", 0): [0.0, 0.0, 0.0, 0.0, 3.0],
-        ("draw", 1): [0.0, 3.5, 0.5, 0.0, 4.0],
-        ("join", 0): [0.25, 0.0, 0.25, 0.0, 0.5],
+    assert waits == {  # entering, queue, retries, transfer, loading, service
+        ("load", 0): [0.25, 0.0, 0.0, 0.25, 0.5, 1.0],
+        ("draw", 0): [0.0, 0.0, 0.0, 0.0, 0.0, 3.0],
+        ("draw", 1): [0.0, 0.0, 3.5, 0.5, 0.0, 4.0],
+        ("join", 0): [0.0, 0.25, 0.0, 0.25, 0.0, 0.5],
     }
     assert timeline.busy_frac() == pytest.approx((1.5 + 3.0 + 4.0 + 0.5) / (2 * 10.5))
     assert [a[:4] for a in timeline.open_attempts] == [(0, 1, 1, 1)]
@@ -34,23 +40,52 @@ def test_the_critical_path_goes_through_stages_that_kept_results_answered() -> N
 
 
 def test_the_shares_of_the_path_are_the_simulators() -> None:
-    """Path of 11 s: load 0.5 + 0.5 + 1, draw[1] 4 waiting + 4, join 0.5 + 0.5."""
+    """Path of 11 s: 0.5 to enter, load 0.5 + 1, draw[1] 4 waiting + 4, join 0.5 + 0.5."""
     by_stage = {s.stage: s for s in two_pictures().summaries}
     draw = by_stage["draw"]
     assert (draw.path_queueing_frac, draw.path_service_frac) == pytest.approx((4 / 11, 4 / 11))
     assert by_stage["load"].path_loading_frac == pytest.approx(0.5 / 11)
     assert by_stage["check"].served == 0
-    assert sum(s.path_frac for s in by_stage.values()) == pytest.approx(1.0)
+    assert sum(s.path_frac for s in by_stage.values()) == pytest.approx(10.5 / 11)
 
 
 def test_the_bottleneck_is_named_with_what_to_change() -> None:
     found = found_bottleneck(two_pictures())
     assert found is not None
-    assert (found.stage, found.path_frac) == ("draw", pytest.approx(8 / 11))
+    # draw[1]: 3.5 s lost, 0.5 s on its way, 4 s; the workers served for 9 s, 7 s of them draws: 7/9 of the
+    # half second that load waited to enter and join waited for a worker.
+    draw_s = 8 + 0.5 * 7 / 9
+    assert (found.stage, found.path_frac) == ("draw", pytest.approx(draw_s / 11))
+    assert found.entering_s == 0.25
     text = bottleneck_text(found)
-    assert "draw is the bottleneck: 73 %" in text
-    assert "50 % computing, 44 % attempts that failed or were lost" in text
+    assert "draw is the bottleneck: 76 %" in text
+    assert "48 % computing, 42 % attempts that failed or were lost" in text
     assert "A call of draw takes 3.5 s" in text
+
+
+def test_what_all_inputs_wait_to_enter_for_is_the_stage_that_fills_the_workers() -> None:
+    """Four inputs on one worker: split 0.1 s, then score 1 s; the last enters after 3.3 s."""
+    stages = [
+        {"name": "split", "after": {}, "concurrency": 0, "rate_per_s": 0.0},
+        {"name": "score", "after": {"split": "all"}, "concurrency": 0, "rate_per_s": 0.0},
+    ]
+    record = replace(RECORD, options=json.dumps({"tags": {}, "stages": stages}))
+    attempts, results = [], []
+    for i in range(4):
+        attempts += [attempt("split", 0, 1.1 * i, at=i), attempt("score", 0, 1.1 * i + 0.1, at=i)]
+        results += [
+            result("split", 0, 1.1 * i + 0.1, 0.1, number=i),
+            result("score", 0, 1.1 * (i + 1), 1.0, number=i),
+        ]
+    inputs = [InputRecord(i, "done", b"", "") for i in range(4)]
+    timeline = made_timeline(record, inputs, attempts, results)
+    found = found_bottleneck(timeline)
+    assert found is not None
+    assert (found.stage, found.path_frac) == ("score", pytest.approx(1.0 / 1.1))
+    assert found.entering_s == pytest.approx((0 + 1.1 + 2.2 + 3.3) / 4)
+    assert "make score faster, which takes 91 % of their time" in found.advice
+    told = [(row.name, round(sum(row.waits_s.values()), 6)) for row in path_rows(timeline)]
+    assert told == [(ENTERING, 3.3), ("split[0]", 0.1), ("score[0]", 1.0)]
 
 
 def waiting(concurrency: int, n_workers: int) -> str:

@@ -117,8 +117,30 @@ def test_fan_out_map_over_a_map_and_join() -> None:
     assert outputs(shout, ["a bc def", "x", "q q"]) == ["A!:2 BC!:3 DEF!:4", "X!:2", "Q!:2 Q!:2"]
 
 
-def test_a_map_over_no_items_is_skipped_and_so_is_what_reads_it_alone() -> None:
-    assert outputs(shout, [""]) == [None]
+def test_what_reads_a_map_over_no_items_is_called_with_the_empty_list() -> None:
+    assert outputs(shout, [""]) == [""]
+
+
+def test_what_reads_all_of_a_map_is_called_though_all_of_it_is_left_out_or_it_follows_such_a_map() -> None:
+    @stage(retries=0)
+    def fails(text: str) -> str:
+        raise ValueError(text)
+
+    @chain
+    def left_out(items: list[str]) -> Any:
+        failed = fails.options(on_failure="skip").map(items)
+        long = upper.when(is_long.map(items)).map(items)
+        listed = words.when(is_long(items[0]))(items[0])
+        return {
+            "failed": joined(failed),
+            "behind": joined(upper.map(failed)),
+            "filtered": joined(long),
+            "taken": joined(upper.map(listed)),
+        }
+
+    some = {"failed": "", "behind": "", "filtered": "ABCD", "taken": "ABCD"}
+    none = {"failed": "", "behind": "", "filtered": "", "taken": None}
+    assert outputs(left_out, [["abcd", "x"], ["a"]]) == [some, none]
 
 
 def test_the_output_of_a_map_over_no_items_is_an_empty_list() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from support.stage_backends import Bench, on
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.processes.large_values import Spool, make_spool
-from trimtab.clusters.processes.wire import Frames, framed
+from trimtab.clusters.processes.wire import Frames, Setup, framed
+from trimtab.clusters.processes.worker_process import WorkerProcess
 from trimtab.live.stage_backend import Argument, Cause, StageNode
 
 
@@ -34,6 +37,24 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
         assert await bench.call("add", a=2) == 2
 
     on(Processes, work)
+
+
+def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:
+    """asyncio would print the exception of a future that nobody awaits."""
+
+    async def work() -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        worker = WorkerProcess({}, lambda _: None, lambda _: None, lambda _: None)
+        await worker.start(Setup((), "", 0, "."), "one")
+        await worker.stop()
+        await asyncio.sleep(0)
+        del worker
+        gc.collect()
+        await asyncio.sleep(0)
+        return told
+
+    assert asyncio.run(work()) == []
 
 
 def test_values_outlive_the_worker_that_made_them() -> None:

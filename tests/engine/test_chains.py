@@ -234,6 +234,27 @@ def test_what_reads_only_skipped_outputs_is_skipped() -> None:
     assert np.isnan(rows(d, 2, "start_s")).all()
 
 
+def test_what_reads_all_of_a_map_is_served_though_the_map_has_nothing() -> None:
+    """A map over no items, one that was left out, and the maps behind them give empty lists."""
+    c = cluster(2)
+    stages = {
+        "list": Stage(1.0),
+        "none": Stage([], after("list")),
+        "behind": Stage([], after("none", flow=EACH)),
+        "total": Stage(2.0, after("behind")),
+        "taken": Stage(7.0, after("list"), is_skipped=True),
+        "of_taken": Stage([], after("taken")),
+        "unserved": Stage(7.0, after("of_taken")),
+    }
+    d = played(c, chained(c, asked(c, [0.0]), stages))
+    assert ends(d) == [3.0]
+    assert rows(d, 3) == [3.0]
+    assert np.isnan(rows(d, 6, "start_s")).all()
+    failing = {"all": Stage([1.0, 1.0], on_failure=SKIP, max_retries=0), "of_all": Stage(2.0, after("all"))}
+    d = played(c, chained(c, asked(c, [0.0]), failing), faults=fault_table(once(0, 0.5, 1.0)))
+    assert rows(d, 1) == [ends(d)[0]]
+
+
 def test_errors_are_retried_and_counted() -> None:
     """Half of the attempts end in an error; with enough retries every run ends."""
     c = cluster(3, slots=4)

@@ -154,9 +154,10 @@ def test_a_count_known_late_moves_all_stages_of_the_map(count: int) -> None:
     p.before_completion = expand
     p.play()
     # Two nodes: draws 1–3, 1–3, 3–5; names follow each draw; the film comes after all of them.
-    ends_s = {0: 1.0, 1: 1.0 + 2.0 + 0.5 + 4.0, 3: 1.0 + 4.0 + 0.5 + 4.0}
+    # Over no items the film follows at once, with the empty list.
+    ends_s = {0: 1.0 + 4.0, 1: 1.0 + 2.0 + 0.5 + 4.0, 3: 1.0 + 4.0 + 0.5 + 4.0}
     assert p.ended == {one.row: (Status.FINISHED, ends_s[count])}
-    assert len(p.started) == 1 + 2 * count + (1 if count else 0)
+    assert len(p.started) == 1 + 2 * count + 1
 
 
 def test_a_lost_attempt_is_made_again_when_its_host_says_so_and_others_meanwhile() -> None:

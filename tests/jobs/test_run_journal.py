@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.databases import Postgres
 from trimtab.errors import UsageError
 from trimtab.jobs import journal_writer
 from trimtab.jobs.journal_log import JournalLog, left_files, rows_in
@@ -247,3 +248,37 @@ def test_values_are_compressed_where_it_pays() -> None:
     assert sum(map(len, compressed(noise))) == len(noise) + 1
     for data in (b"text " * 20_000, noise, b""):
         assert plain(b"".join(compressed(data))) == data
+
+
+def test_what_is_noted_while_the_server_is_away_is_stored_when_it_is_back(postgres: Postgres) -> None:
+    """A second outage that is longer than the journal waits ends it, once."""
+    url = postgres.url("away")
+    failed: list[BaseException] = []
+
+    async def main() -> None:
+        journal = RunJournal(url, failed=failed.append)
+        await journal.open()
+        await journal.begin(replace(RUN, owner=journal.owner), [(0, b"in")])
+        await asyncio.to_thread(postgres.stop)
+        stored = asyncio.Event()
+        journal.note_attempt("run_1", AttemptRecord(0, "draw", 2, 1, "one", 1.0), stored.set)
+        journal.note_result("run_1", result(b"out"))
+        reads = asyncio.create_task(journal.results("run_1"))
+        await asyncio.sleep(0.2)
+        assert not stored.is_set()
+        await asyncio.to_thread(postgres.start)
+        assert [found.output for found in await reads] == [b"out"]
+        assert stored.is_set()
+        assert failed == []
+        await journal.close()
+        short = RunJournal(url, failed=failed.append, outage_s=0.3)
+        await short.open()
+        await asyncio.to_thread(postgres.stop)
+        short.note_result("run_1", result(b"lost", attempt=2))
+        while not failed:
+            await asyncio.sleep(0.02)
+        await short.close()
+        await asyncio.to_thread(postgres.start)
+
+    asyncio.run(main())
+    assert len(failed) == 1

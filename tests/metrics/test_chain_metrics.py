@@ -16,7 +16,8 @@ from trimtab.domain.policy import Decider
 from trimtab.engine.records import records_of
 from trimtab.engine.simulator import run
 from trimtab.metrics import Records, compute
-from trimtab.metrics.chain_metrics import path_shares, waiting_path
+from trimtab.metrics.chain_metrics import path_times, waiting_path
+from trimtab.metrics.stage_summaries import bottleneck, entering_frac, stage_summaries
 
 
 def records(stages: dict[str, Stage], arrival_s: list[float], **options: Any) -> Records:
@@ -49,8 +50,25 @@ def test_stretch_first_output_and_queueing_of_stages() -> None:
     assert found.stages is not None
     names = [found.stages.names[k] for k in found.stages.stage_idx[waiting_path(found.stages, 0)]]
     assert names == ["chain.a", "chain.c", "chain.d"]
-    shares = path_shares(found.stages, np.array([0]))
-    assert shares.tolist() == [[0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0], [2.0, 0.0, 1.0]]
+    times = path_times(found.stages, np.array([0]))
+    assert times.own_s.tolist() == [[0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0], [2.0, 0.0, 1.0]]
+    # c waits 1 s for node 0, which serves a for 2 s of 6, b for 1 s, c for 3 s; only d is at node 1.
+    assert times.laid_s == pytest.approx([2 + 2 / 6, 1 / 6, 3 + 3 / 6, 3.0])
+
+
+def test_waiting_to_enter_is_laid_on_what_fills_the_node() -> None:
+    """Three runs at 0 on one node: split 1 s, then score 5 s; they enter at 0, 1 and 2 or later."""
+    stages = {"split": Stage(1.0), "score": Stage(5.0, after("split"))}
+    found = records(stages, [0.0, 0.0, 0.0])
+    assert found.stages is not None
+    times = path_times(found.stages, np.arange(3))
+    first_s = found.stages.start_s[found.stages.stage_idx == 0]
+    assert times.entering_s == first_s.sum() > 0.0
+    assert times.own_s[0].tolist() == [0.0, 0.0, 3.0]
+    summaries = stage_summaries(found.stages, np.ones(3, np.bool_))
+    assert bottleneck(summaries).stage == "chain.score"
+    total_s = found.stages.finish_s[found.stages.stage_idx == 1].sum()
+    assert entering_frac(summaries) == pytest.approx(first_s.sum() / total_s)
 
 
 def test_what_only_follows_skipped_stages_is_on_no_critical_path() -> None:

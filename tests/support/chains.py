@@ -16,7 +16,7 @@ from trimtab.domain.requests import TRUTH, Requests
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a test chain: `units` of each instance; `after` names its predecessors."""
+    """A stage of a test chain: `units` of each instance, a list for a map; `after` names its predecessors."""
 
     units: float | Sequence[float] = 1.0
     after: Mapping[str, Flow] | None = None
@@ -31,6 +31,14 @@ class Stage:
     class_idx: int = 0
     content: int = -1  # of the first run's; the same for all runs
 
+    @property
+    def is_map(self) -> bool:
+        return not isinstance(self.units, float | int)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.is_map and not len(self.units)  # type: ignore[arg-type]
+
 
 def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
     """The requests, each a run of this one chain. A second of service a unit; `key` is the node."""
@@ -42,10 +50,14 @@ def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
             failed_max_frac=stage.failed_max_frac,
             error_frac=stage.error_frac,
             is_stored=stage.stored,
+            is_map=stage.is_map,
         )
         for name, stage in stages.items()
     }
-    units = [np.atleast_1d(np.asarray(stage.units, np.float64)) for stage in stages.values()]
+    units = [
+        np.ones(1) if stage.is_empty else np.atleast_1d(np.asarray(stage.units, np.float64))
+        for stage in stages.values()
+    ]
     n, per_run = len(r), sum(len(u) for u in units)
     work, truth = new_stage_work(n * per_run), np.zeros(n * per_run, TRUTH)
 
@@ -66,7 +78,8 @@ def chained(c: Cluster, r: Requests, stages: Mapping[str, Stage]) -> Requests:
         work=work,
         truth=truth,
         output_gib=rows("output_gib").astype(np.float64),
-        is_skipped=rows("is_skipped").astype(bool),
+        is_skipped=(rows("is_skipped") | rows("is_empty")).astype(bool),
+        empty_rows=np.flatnonzero(rows("is_empty")),
         content_idx=rows("content").astype(np.int32),
     )
     return replace(r, chains=chains)

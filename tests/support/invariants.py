@@ -7,8 +7,7 @@ import numpy as np
 from trimtab.domain.decision import Status
 from trimtab.domain.view import NODE, UNLIMITED
 from trimtab.engine.events import CANCELLATION, REPAIR, kind_of, serial_of
-from trimtab.engine.layout import PART_SPEC
-from trimtab.engine.stage_inputs import NO_OUTPUT, PRESENT
+from trimtab.engine.layout import EMPTY, NO_OUTPUT, PART_SPEC
 from trimtab.engine.state import State
 
 AT_NODE = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
@@ -92,7 +91,7 @@ def check_run(s: State, r: int) -> None:
         rows = np.arange(group["row"], group["row"] + group["count"])
         over = s.stages["output"][rows] != NO_OUTPUT
         assert group["left"] == (~over).sum()
-        assert group["present"] == (s.stages["output"][rows] == PRESENT).sum()
+        assert group["present"] == (s.stages["output"][rows] >= EMPTY).sum()
         assert (status[rows[over]] >= Status.FINISHED).all()
     if groups["spec"][0] == PART_SPEC:
         parts = slice(groups["row"][0], groups["row"][0] + groups["count"][0])

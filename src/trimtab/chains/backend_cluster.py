@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import COUNTED, StageCode, StageNode
 
+PEAK_MARGIN = 1.5  # of the memory that a stage has taken, for one that takes more
 UNKNOWN_S = 1.0  # expected service for each unit of size, without a hint and a measurement
 
 
@@ -65,6 +67,21 @@ def cluster_of(
         capacity=capacity.reshape(len(nodes), len(resources)),
         demand=demand.reshape(len(codes), len(resources)),
     )
+
+
+def placed_by_peaks(
+    codes: Sequence[StageCode], peaks_gib: Mapping[str, float], nodes: Sequence[StageNode]
+) -> list[StageCode]:
+    """Stages as they are placed: by the memory that they took in earlier runs, at most what they declare."""
+    most_gib = max(node.amount("memory_gib") for node in nodes)
+
+    def placed(code: StageCode) -> StageCode:
+        if (peak_gib := peaks_gib.get(code.name)) is None:
+            return code
+        bound_gib = code.demand.get("memory_gib", most_gib)
+        return replace(code, demand={**code.demand, "memory_gib": min(bound_gib, PEAK_MARGIN * peak_gib)})
+
+    return [placed(code) for code in codes]
 
 
 def _type_of(node: StageNode) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from trimtab.engine.live_runs import LiveRuns
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, ProcessPlanner
 from trimtab.live.stage_backend import NodeChange, StageCode, StageNode
+
+logger = logging.getLogger(__name__)
 
 TENANTS: Final = 64  # that orders tell apart
 
@@ -65,7 +68,9 @@ class DecisionLoop:
             keeps_past=self._does_plan,
             host=STAGES,
             templates=templates,
+            bounds_time=not plans_inline,
         )
+        self._label, self._failures = decider.label, 0  # of the policy, that were told
         self.runs = LiveRuns(self._live, templates)
         self.costs = Costs(self._live, cluster)
         planner = ProcessPlanner if self._does_plan and not plans_inline else InlinePlanner
@@ -93,6 +98,18 @@ class DecisionLoop:
         """Decide on all that has happened."""
         self._dispatch.step(self.now_s())
         self.runs.schedule_retries()
+        if self._live.policy_failures > self._failures:
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        """The policy failed or was too slow, so something simpler decided. Told at the 1st, 10th, … time."""
+        failures = self._live.policy_failures
+        if len(str(failures)) > len(str(self._failures)) or not self._failures:
+            logger.warning(
+                "policy %s: least-connections decides in its place, %d times so far: %s",
+                self._label, failures, self._live.last_failure,
+            )  # fmt: skip
+        self._failures = failures
 
     def next_event_s(self) -> float:
         """Time of the next event that is known; inf = none."""

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.chains.backend_cluster import placed_by_peaks
 from trimtab.chains.decision_loop import DecisionLoop
 from trimtab.chains.host_state import HostState
 from trimtab.chains.limited_stages import LimitedStages
@@ -31,7 +32,7 @@ from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
-from trimtab.errors import UsageError
+from trimtab.errors import TrimtabError, UsageError
 from trimtab.live.stage_backend import (
     Attempt,
     GrowingBackend,
@@ -132,9 +133,14 @@ class ChainHost:
         self._loop, state = asyncio.get_running_loop(), self._state
         async with AsyncExitStack() as opened:  # what has started ends if a later part does not start
             opened.push_async_callback(state.backend.close)
+            peaks_gib: dict[str, float] = {}
+            if state.recorder is not None:
+                await state.recorder.open(state.plans)
+                opened.push_async_callback(state.recorder.close)
+                peaks_gib = await state.recorder.peaks_gib(state.plans)
             state.loop = DecisionLoop(
                 state.plans,
-                state.codes,
+                placed_by_peaks(state.codes, peaks_gib, state.backend.nodes),
                 state.backend.nodes,
                 self._decider,
                 hints_s={step.code_name: step.stage.stage_options.cost_s for step in state.steps},
@@ -144,9 +150,6 @@ class ChainHost:
                 wake=self._wake,
             )
             opened.callback(state.loop.close)
-            if state.recorder is not None:
-                await state.recorder.open(state.plans)
-                opened.push_async_callback(state.recorder.close)
             await state.backend.open(state.codes, self._on_change)
             self._budget.open()
             await state.put_constants()
@@ -238,7 +241,8 @@ class ChainHost:
 
     def _crash(self, error: BaseException) -> None:
         """A fault of the host itself: end all runs, so that no caller waits for them."""
-        logger.exception("the host of chains failed", exc_info=error)
+        if not isinstance(error, TrimtabError):  # callers are told, in words
+            logger.exception("the host of chains failed", exc_info=error)
         runs, self._state.runs = self._state.runs, {}
         for run in runs.values():
             run.fail(error)

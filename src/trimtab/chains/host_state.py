@@ -87,10 +87,15 @@ class HostState:
 
     def demand(self) -> dict[str, StageDemand]:
         """The demand of each stage on pools, by the name of its code."""
-        mean_s, arrived = self.loop.costs.mean_s, self.arrived
+        mean_s, arrived, waiting = self.loop.costs.mean_s, self.arrived, self.loop.waiting()
+        for step in self.steps:
+            if step.stage.is_batched:  # those in a batch that runs wait for no slot
+                c = self.class_of(step)
+                held = map(self.owners.__getitem__, self.loop.runs.held(c))
+                waiting[c] -= sum(at in item.attempts for item, at in held)
         return {
-            code.name: StageDemand(waiting, arrived[code.name], mean_s(c))
-            for c, (code, waiting) in enumerate(zip(self.codes, self.loop.waiting(), strict=True))
+            code.name: StageDemand(waiting[c], arrived[code.name], mean_s(c))
+            for c, code in enumerate(self.codes)
         }
 
     def now_s(self) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 from trimtab.chains.graph import Chain
 from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep
 from trimtab.chains.run_progress import GivenInputs
-from trimtab.chains.type_checks import fits, shown
 from trimtab.errors import UsageError
+from trimtab.live.declared_types import misfit, shown
 from trimtab.live.stage_backend import Ref
 from trimtab.live.value_codec import Unserialisable, at_path, encode
 
@@ -38,12 +38,14 @@ def checked_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
     """
     named = named_input(chain, given, where)
     for name, value in named.items():
-        if type(value).__module__ != "builtins" or (name in chain.defaults and value is chain.defaults[name]):
+        if name in chain.defaults and value is chain.defaults[name]:
             continue
-        if not fits(type(value), chain.inputs[name]):
+        if (bad := misfit(value, chain.inputs[name])) is not None:
             at = f"{where}.{name}" if len(chain.inputs) > 1 else where
-            wanted = shown(chain.inputs[name])
-            raise UsageError("a value of another type", field=at, value=value, expected=wanted)
+            found = value if not bad.path else shown(bad.found)
+            raise UsageError(
+                "a value of another type", field=f"{at}{bad.path}", value=found, expected=shown(bad.wanted)
+            )
     return named
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import cloudpickle
-
 from trimtab.chains.building import values_in
 from trimtab.chains.graph import Binding, Chain, Reads, Step, Value
 from trimtab.chains.stages import Kind, Stage
@@ -16,7 +14,7 @@ from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import Path, StageCode
 from trimtab.live.stage_execution import Imported
-from trimtab.live.value_codec import Unserialisable, encode
+from trimtab.live.value_codec import Unserialisable, encode, pickled
 
 INPUT = -1
 _ON_FAILURE = {"fail": OnStageFailure.FAIL, "skip": OnStageFailure.SKIP, "default": OnStageFailure.DEFAULT}
@@ -87,6 +85,13 @@ class ChainPlan:
         found = [number[value.source] for value in values_in(self.chain.output) if value.source]
         return tuple(dict.fromkeys(found))
 
+    def all_before(self, k: int) -> set[int]:
+        """The stages that a stage reads, and those that these read."""
+        found: set[int] = set()
+        for before in self.steps[k].after:
+            found |= {before, *self.all_before(before)}
+        return found
+
     @cached_property
     def is_sized(self) -> bool:
         """Whether some stage says which of its parameters tells how much work it is."""
@@ -136,6 +141,7 @@ class ChainPlan:
                 max_retries=_HOST_DECIDES,
                 failed_max_frac=step.stage.stage_options.failed_max_frac,
                 is_stored=True,
+                is_map=step.is_map,
             )
             for step in self.steps
         }
@@ -230,6 +236,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
         splits=((),) if stage.is_batched else step.splits,
         is_batch=stage.is_batched,
         tests=step.tests,
+        copies=options.copies,
     )
 
 
@@ -251,11 +258,10 @@ def _sent(stage: Stage, where: str) -> bytes:
     if module not in (None, "__main__") and _is_importable(module, name, code):
         return encode(Imported(str(module), name))
     try:
-        by_value: bytes = cloudpickle.dumps(code)
+        return pickled(code)
     except Exception as error:
         expected = "code that pickles, with the variables around it that it reads"
         raise ChainError(f"cannot be sent to workers: {error}", field=where, expected=expected) from error
-    return by_value
 
 
 def _is_importable(module: str, name: str, code: Any) -> bool:

@@ -16,17 +16,21 @@ from trimtab.chains.memo import Memo
 from trimtab.chains.output_codec import is_inline, packed, unpacked
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_progress import Instance, Output
-from trimtab.chains.run_state import ChainRun, Ending, ItemRun, RunOptions
+from trimtab.chains.run_state import NO_PLACES, ChainRun, Ending, InputPlaces, ItemRun, RunOptions
 from trimtab.chains.run_timeline import shapes_of
 from trimtab.chains.value_refs import ValueRefs
 from trimtab.errors import TrimtabError
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
+from trimtab.jobs.store.outages import reason_of
 from trimtab.jobs.value_store import ValueStore, value_store
 from trimtab.live.stage_backend import Attempt, Outcome, Ref
 from trimtab.live.value_codec import decode
 
 MEMO_BYTES: Final = 20 << 30  # of results that are kept for equal inputs
+
+PEAK_RUNS: Final = 5  # of a chain, that its stages' memory is learned from
+PEAK_RESULTS: Final = 20  # of a stage
 
 Get = Callable[[Ref], Awaitable[bytes]]
 
@@ -82,6 +86,16 @@ class Recorder:
         await self.journal.open()
         await self.memo.open(plans)
 
+    async def peaks_gib(self, plans: Sequence[ChainPlan]) -> dict[str, float]:
+        """The memory that stages took in their last runs, by the names of their codes; those seen often."""
+        found = {}
+        for plan in plans:
+            names = {step.name: step.code_name for step in plan.steps}
+            for peak in await self.journal.peaks(plan.name, PEAK_RUNS):
+                if peak.stage in names and peak.results >= PEAK_RESULTS and peak.gib > 0.0:
+                    found[names[peak.stage]] = peak.gib
+        return found
+
     async def close(self) -> None:
         """Store what waits."""
         await self._saved()
@@ -89,7 +103,7 @@ class Recorder:
         await self.journal.close()
 
     def _on_failure(self, error: BaseException) -> None:
-        self._failed(NotRecorded(f"results cannot be kept: {error}"))
+        self._failed(NotRecorded(f"results cannot be kept: {reason_of(error)}"))
 
     # Runs.
 
@@ -103,6 +117,7 @@ class Recorder:
             "deadline_s": options.deadline_s,
             "tags": dict(options.tags),
             "stages": shapes_of(run.plan),
+            "places": options.places,
         }
         record = RunRecord(
             id=run.id,
@@ -126,7 +141,9 @@ class Recorder:
         told = json.loads(record.options)
         given_s = told["deadline_s"] if told["deadline_s"] is not None else float("inf")
         deadline_s = given_s - (time.time() - record.created_s)
-        return RunOptions(told["priority"], deadline_s, record.tenant, told["tags"], record.key or "")
+        unit, firsts, starts = told.get("places", NO_PLACES)
+        places = InputPlaces(unit, tuple(firsts), tuple(starts))
+        return RunOptions(told["priority"], deadline_s, record.tenant, told["tags"], record.key or "", places)
 
     async def load(self, run: ChainRun, *, retry_failed: bool) -> list[tuple[int, Mapping[str, Any]]]:
         """Take over a run: fill in what is known of it; returns its inputs but those that have failed."""

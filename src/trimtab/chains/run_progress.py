@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
 
 from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep, Source
@@ -32,6 +33,14 @@ class Instance(NamedTuple):
 
     step: int
     idx: int
+
+
+class Presence(IntEnum):
+    """What a stage has of an input: nothing, a left-out instance of a map, or something."""
+
+    ABSENT = 1
+    EMPTY = 2
+    PRESENT = 3
 
 
 class Mismatch(ValueError):  # noqa: N818 - reads as the sentence it prints
@@ -83,6 +92,7 @@ class Progress:
     counts: list[int] = field(init=False)
     is_known: list[bool] = field(init=False)  # whether the count is final
     outputs: list[list[Output | None]] = field(init=False)
+    _left_out: set[Instance] = field(init=False, default_factory=set)  # of maps that were taken
     _missing: list[int] = field(init=False)
     _missing_each: list[list[int]] = field(init=False)
 
@@ -104,9 +114,14 @@ class Progress:
         """The instances that read no other stage."""
         return [at for k, step in enumerate(self.plan.steps) if not step.after for at in self.instances(k)]
 
-    def done(self, at: Instance, output: Output | None) -> list[Instance]:
-        """An instance is over; None = without an output. Returns the instances that are ready now."""
+    def done(self, at: Instance, output: Output | None, *, is_left_out: bool = False) -> list[Instance]:
+        """An instance is over; None = without an output. Returns the instances that are ready now.
+
+        What reads all of a map is given the others of an instance that is left out.
+        """
         self.outputs[at.step][at.idx] = output
+        if is_left_out:
+            self._left_out.add(at)
         ready = []
         for m, flow in self.shape.successors[at.step]:
             if flow is Flow.EACH:
@@ -148,19 +163,33 @@ class Progress:
                 if flow is Flow.ALL:
                     self._missing[successor] += many - 1
 
-    def is_absent(self, at: Instance) -> bool:
-        """Whether a ready instance has nothing to do: no item, no input that is there, a false condition."""
-        step = self.plan.steps[at.step]
-        if step.is_map and self.counts[at.step] == 0:
-            return True
-        if step.after and not any(self._has_output(b, flow, at.idx) for b, flow in step.after.items()):
-            return True
-        return step.condition is not None and not self._holds(step, step.condition, at.idx)
+    def presence(self, at: Instance) -> Presence:
+        """Whether a ready instance is to be served: only if PRESENT.
 
-    def _has_output(self, before: int, flow: Flow, index: int) -> bool:
+        EMPTY: there is no item for it, its own input is left out, or its own condition is false.
+        ABSENT: its stage as a whole is skipped.
+        """
+        step = self.plan.steps[at.step]
+        inputs = (self._presence(before, flow, at.idx) for before, flow in step.after.items())
+        found = max(inputs, default=Presence.PRESENT)
+        has_item = not step.is_map or self.counts[at.step] > 0
+        if step.condition is not None and (has_item or not step.condition.each):
+            found = min(found, self._tested(step, step.condition, at.idx))
+        return found if has_item else min(found, Presence.EMPTY)
+
+    def _tested(self, step: PlannedStep, condition: Source, index: int) -> Presence:
+        if self._holds(step, condition, index):
+            return Presence.PRESENT
+        return Presence.EMPTY if condition.each else Presence.ABSENT
+
+    def _presence(self, before: int, flow: Flow, index: int) -> Presence:
         if flow is Flow.EACH:
-            return self.outputs[before][index] is not None
-        return any(output is not None for output in self.outputs[before])
+            if self.outputs[before][index] is not None:
+                return Presence.PRESENT
+            return Presence.EMPTY if Instance(before, index) in self._left_out else Presence.ABSENT
+        is_there = any(output is not None for output in self.outputs[before])
+        is_list = is_there or any(at.step == before for at in self._left_out)
+        return Presence.PRESENT if is_list else Presence.ABSENT
 
     def _holds(self, step: PlannedStep, condition: Source, index: int) -> bool:
         if condition.step == INPUT:
@@ -212,5 +241,5 @@ class Progress:
         self.counts[step], self.is_known[step] = count, True
 
     def instances(self, step: int) -> list[Instance]:
-        """The instances of a stage; a map over no items has one, which is skipped."""
+        """The instances of a stage; a map over no items has one, which is not served."""
         return [Instance(step, i) for i in range(max(1, self.counts[step]))]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_progress import Instance, Output, Progress
@@ -25,6 +26,30 @@ class State(Enum):
     CANCELLED = "cancelled"
 
 
+class InputPlaces(NamedTuple):
+    """Where inputs are in their file: from input `firsts[k]` on, at `starts[k]`, `starts[k]` + 1, …"""
+
+    unit: str = "line"
+    firsts: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, places: Sequence[int], unit: str = "line") -> InputPlaces:
+        """The place of each input."""
+        breaks = [k for k, place in enumerate(places) if k == 0 or place != places[k - 1] + 1]
+        return cls(unit, tuple(breaks), tuple(places[k] for k in breaks))
+
+    def told(self, number: int) -> str:
+        """An input in words: by its place in the file, or else by its number."""
+        if not self.firsts:
+            return str(number)
+        k = bisect_right(self.firsts, number) - 1
+        return f"of {self.unit} {self.starts[k] + number - self.firsts[k]}"
+
+
+NO_PLACES: Final = InputPlaces()
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The settings of a run that a user gives."""
@@ -34,6 +59,7 @@ class RunOptions:
     tenant: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     key: str = ""  # a run of this key is made once
+    places: InputPlaces = NO_PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +70,12 @@ class Failure:
     index: int
     attempts: int
     error: StageError
+    noted: str = ""  # what an earlier process has noted of it
 
     def __str__(self) -> str:
-        where = f"{self.stage}[{self.index}]" if self.stage else "run"
-        return f"{where} after {counted(self.attempts, 'attempt')}: {self.error}"
+        if self.noted or not self.stage:
+            return self.noted or str(self.error)
+        return f"{self.stage}[{self.index}] after {counted(self.attempts, 'attempt')}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,11 @@ class StageRun(NamedTuple):
     @property
     def waits_s(self) -> dict[str, float]:
         """Seconds by what it waited for, then those of its service."""
+        waits_s = self.first_s - self.ready_s
+        enters = self.waited_for < 0
         return {
-            "queue": self.first_s - self.ready_s,
+            "entering": waits_s if enters else 0.0,
+            "queue": 0.0 if enters else waits_s,
             "retries": self.sent_s - self.first_s,
             "transfer": self.start_s - self.sent_s,
             "loading": self.service_start_s - self.start_s,

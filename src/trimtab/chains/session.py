@@ -27,7 +27,16 @@ from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.chains.run_metrics import StageMetrics
-from trimtab.chains.run_state import ChainRun, Ending, Failure, RunOptions, StageCounts, State
+from trimtab.chains.run_state import (
+    NO_PLACES,
+    ChainRun,
+    Ending,
+    Failure,
+    InputPlaces,
+    RunOptions,
+    StageCounts,
+    State,
+)
 from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
@@ -120,6 +129,7 @@ class Session:
         key: str = "",
         source: str = "",
         parts: bool = False,
+        places: InputPlaces = NO_PLACES,
     ) -> RunHandle:
         """Begin a run over these inputs.
 
@@ -130,11 +140,12 @@ class Session:
                 inputs and options, and its deadline counts from when it was made.
             source: where the chain is defined, for a later resume.
             parts: `handle.parts` tells each instance of the output's stages as it finishes.
+            places: where the inputs are in their file, for messages.
         """
         plan = self._plan_of(chain if isinstance(chain, str) else chain.name)
         if key and self._host.recorder is None:
             raise UsageError("a run key needs a journal", field="key", value=key, expected="journal=FOLDER")
-        options = RunOptions(priority, deadline_s, tenant, dict(tags or {}), key)
+        options = RunOptions(priority, deadline_s, tenant, dict(tags or {}), key, places)
         handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
         if parts:
             handle.want_parts()
@@ -259,9 +270,8 @@ class RunHandle:
         self._run.inputs = iter(inputs)
         self._n_inputs = len(inputs) + len(self._run.failed_before)
         for number, text in self._run.failed_before.items():
-            self._told(
-                Ending(number, State.FAILED, (), Failure("", 0, 0, StageError(Cause.RAISED, "", text)))
-            )
+            failure = Failure("", 0, 0, StageError(Cause.RAISED, "", text), noted=text)
+            self._told(Ending(number, State.FAILED, (), failure))
             self._run.endings[State.FAILED] += 1
         self._thread.loop.call_soon_threadsafe(self._host.add, self._run)
 
@@ -283,6 +293,16 @@ class RunHandle:
     def n_inputs(self) -> int | None:
         """How many inputs there are; None = not known yet."""
         return self._n_inputs
+
+    @property
+    def n_before(self) -> int:
+        """How many inputs were over before this process went on with the run."""
+        return len(self._run.done_before) + len(self._run.failed_before)
+
+    @property
+    def places(self) -> InputPlaces:
+        """Where the inputs are in their file."""
+        return self._run.options.places
 
     @property
     def state(self) -> State:

@@ -1,8 +1,9 @@
 """Batches: instances of one stage, of several inputs and runs, that a worker serves in one call.
 
 The loop decides where and when, as for single instances. One that it starts is put back until its batch is
-full or has waited long enough; then the one that starts next takes the others with it, in its slot. A batch
-that fails is tried again one by one, so that an instance which cannot be served fails alone.
+full or has waited long enough; then the one that starts next takes the others with it, in its slot, and what
+still waits for a slot in the loop's queue, as far as there is room. A batch that fails is tried again one by
+one, so that an instance which cannot be served fails alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from trimtab.chains.host_state import HostState, outcome_of
 from trimtab.chains.limited_stages import LimitedStages
@@ -23,6 +25,9 @@ from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, Ref, S
 from trimtab.live.value_codec import encode
 from trimtab.words import counted
 
+CALLS: Final = 4.0  # times what a call takes: so long others are let pass that lead to further instances
+RECENT: Final = 0.3  # weight of the last call in what one takes
+
 Member = tuple[ItemRun, Instance]
 Sent = tuple[ItemRun, Instance, Attempt]
 
@@ -33,6 +38,8 @@ class _Gathered:
 
     most: int
     wait_s: float
+    sources: frozenset[int]  # classes of the stages before it
+    call_s: float = 0.0  # what a call takes; 0 = none has ended
     members: list[Member] = field(default_factory=list)
     since_s: float = 0.0  # of the first
     has_grown: bool = False  # in this turn
@@ -63,8 +70,13 @@ class StageBatches:
         self._host, self._budget, self._limits = host, budget, limits
         self._ended, self._lost, self._failed = ended, lost, failed
         self._gathered = {
-            step.code_name: _Gathered(step.stage.stage_options.batch, step.stage.stage_options.batch_wait_s)
-            for step in host.steps
+            step.code_name: _Gathered(
+                step.stage.stage_options.batch,
+                step.stage.stage_options.batch_wait_s,
+                frozenset(host.class_of(plan.steps[before]) for before in plan.all_before(k)),
+            )
+            for plan in host.plans
+            for k, step in enumerate(plan.steps)
             if step.stage.is_batched
         }
         self._numbers = itertools.count(1)
@@ -81,19 +93,27 @@ class StageBatches:
 
     def begin(self, item: ItemRun, at: Instance, node: int) -> None:
         """The loop has placed an instance."""
-        gathered = self._gathered[item.run.plan.steps[at.step].code_name]
+        step = item.run.plan.steps[at.step]
+        gathered = self._gathered[step.code_name]
+        if at in item.attempts:  # it joined a batch before its turn came: the slot is for others
+            self._host.loop.runs.lose(item.row(at), self._host.now_s(), float("inf"))
+            self._host.wake()
+            return
         if item.tried.get(at, 0):  # a failed batch is tried again one by one
             if not self._limits.holds_back(item, at):
                 self._note(node, [(item, at)])
             return
         gathered.members = [member for member in gathered.members if self._host.is_waiting(*member)]
         me = item, at
-        if me in gathered.members:
+        is_offered = me in gathered.members
+        if is_offered:
             gathered.members.remove(me)
             gathered.offered = None
         elif self._budget.holds_back(item, at):
             return
-        elif gathered.is_held_back or len(gathered.members) + 1 < gathered.most:
+        joining = self._joining(step, gathered.most - 1 - len(gathered.members))
+        is_full = len(gathered.members) + 1 + len(joining) >= gathered.most
+        if not is_offered and (gathered.is_held_back or not is_full):
             self._put_back(gathered, me)
             return
         gathered.is_held_back = self._limits.holds_back(item, at)
@@ -101,12 +121,24 @@ class StageBatches:
             gathered.members.insert(0, me)
             gathered.offered = me
             return
-        batch = [me, *gathered.members[: gathered.most - 1]]
+        batch = [me, *gathered.members[: gathered.most - 1], *joining]
         gathered.members = gathered.members[gathered.most - 1 :]
         if gathered.offered is not None and gathered.offered not in gathered.members:
             gathered.offered = None
         gathered.since_s = self._host.now_s()
         self._note(node, batch)
+
+    def _joining(self, step: PlannedStep, most: int) -> list[Member]:
+        """Instances that wait for a slot in the loop's queue and are not tried one by one, the first ones."""
+        if most <= 0:
+            return []
+        waiting = map(self._host.owners.__getitem__, self._host.loop.runs.held(self._host.class_of(step)))
+        joins = (
+            (item, at)
+            for item, at in waiting
+            if self._host.is_waiting(item, at) and not item.tried.get(at, 0) and self._budget.allows(item)
+        )
+        return list(itertools.islice(joins, most))
 
     def _put_back(self, gathered: _Gathered, me: Member) -> None:
         now_s = self._host.now_s()
@@ -118,7 +150,10 @@ class StageBatches:
         self._host.wake()
 
     def end_turn(self) -> None:
-        """Ask for a slot for what has waited long enough. With no wait: once nothing more comes."""
+        """Ask for a slot for what has waited long enough. With no wait: once nothing more comes.
+
+        While stages before it wait for a slot, they get it first: no worker is idle, and the batch fills.
+        """
         for gathered in self._gathered.values():
             has_grown, gathered.has_grown = gathered.has_grown, False
             if not gathered.members or has_grown:
@@ -126,7 +161,7 @@ class StageBatches:
             if gathered.offered is not None and self._host.is_waiting(*gathered.offered):
                 continue
             gathered.is_held_back = False
-            left_s = gathered.since_s + gathered.wait_s - self._host.now_s()
+            left_s = gathered.since_s + self._wait_s(gathered) - self._host.now_s()
             if left_s > 0.0 and len(gathered.members) < gathered.most:
                 self._wake_in(gathered, left_s)
                 continue
@@ -135,6 +170,11 @@ class StageBatches:
                 item, at = gathered.offered = gathered.members[0]
                 self._host.loop.runs.offer(item.row(at), self._host.now_s())
                 self._host.wake()
+
+    def _wait_s(self, gathered: _Gathered) -> float:
+        """How long the first of a batch waits for others."""
+        is_fed = not gathered.sources.isdisjoint(self._host.loop.runs.held_classes())
+        return max(gathered.wait_s, CALLS * gathered.call_s) if is_fed else gathered.wait_s
 
     def _wake_in(self, gathered: _Gathered, wait_s: float) -> None:
         if gathered.timer is not None:
@@ -213,6 +253,7 @@ class StageBatches:
             outcome = Outcome(service_s=outcome.service_s, error=StageError(Cause.RAISED, "ValueError", text))
         if outcome.error is None:
             self._host.refs.drop(outcome.outputs[:1])
+            self._learn(sent[0], outcome.service_s)
         for k, (item, at, attempt) in enumerate(sent):
             if not _is_awaited(item, at, attempt):
                 self._host.refs.drop(outcome.outputs[k + 1 : k + 2])
@@ -222,6 +263,11 @@ class StageBatches:
             else:
                 self._end(item, at)
                 self._ended(item, at, attempt, node, _share(outcome, k, len(sent)))
+
+    def _learn(self, first: Sent, service_s: float) -> None:
+        gathered = self._gathered[first[0].run.plan.steps[first[1].step].code_name]
+        weight = RECENT if gathered.call_s else 1.0
+        gathered.call_s += weight * (service_s - gathered.call_s)
 
     def _end(self, item: ItemRun, at: Instance) -> None:
         del item.attempts[at]

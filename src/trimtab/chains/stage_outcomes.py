@@ -8,14 +8,24 @@ import random
 from trimtab.chains.host_state import GIB, HostState
 from trimtab.chains.output_codec import unpacked
 from trimtab.chains.run_parts import RunParts
-from trimtab.chains.run_progress import Instance, Mismatch, Output
+from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence
 from trimtab.chains.run_state import Ended, Failure, ItemRun, Served
+from trimtab.engine.layout import NOTHING_TO_DO, SKIPPED
 from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 
 MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
 _LOST = (Cause.WORKER_LOST, Cause.INPUT_LOST)
-_OF_WORKER = (Cause.TIMEOUT, Cause.OUT_OF_MEMORY)  # of several stages that ran there, any may be to blame
-_FINAL = (Cause.UNSERIALISABLE, Cause.LOAD_FAILED)  # another attempt would end alike
+_OF_WORKER = (
+    Cause.TIMEOUT,
+    Cause.OUT_OF_MEMORY,
+    Cause.MEMORY_LIMIT,
+)  # of several stages that ran there, any may be to blame
+_FINAL = (
+    Cause.UNSERIALISABLE,
+    Cause.LOAD_FAILED,
+    Cause.PERMANENT,
+    Cause.MEMORY_LIMIT,
+)  # another attempt would end alike
 
 
 class StageOutcomes:
@@ -45,10 +55,11 @@ class StageOutcomes:
         while ready:
             at = ready.pop()
             counts = item.run.counts[at.step]
-            if item.progress.is_absent(at):
-                runs.skip(item.row(at))
+            if (presence := item.progress.presence(at)) is not Presence.PRESENT:
+                is_left_out = presence is Presence.EMPTY
+                runs.skip(item.row(at), NOTHING_TO_DO if is_left_out else SKIPPED)
                 counts.skipped += 1
-                ready += item.progress.done(at, None)
+                ready += item.progress.done(at, None, is_left_out=is_left_out)
             elif (output := self._served(item, at) or self._known(item, at)) is not None:
                 runs.answer(item.row(at), output.whole.size_bytes / GIB)
                 if not self._expand_all(item, at, output):
@@ -143,7 +154,7 @@ class StageOutcomes:
         raised = item.raised.get(at, 0) + (not is_lost)
         item.raised[at] = raised
         is_last = item.tried[at] - raised >= MAX_LOSSES if is_lost else raised > options.retries
-        if error.cause in _FINAL or is_last:
+        if (error.cause in _FINAL and not is_lost) or is_last:
             self._give_up(item, at, error)
             return
         item.run.counts[at.step].retries += 1
@@ -164,7 +175,7 @@ class StageOutcomes:
         if on_failure == "default":
             self._take_in(item, at, Output(self._host.defaults[step.code_name]))
         elif on_failure == "skip":
-            self.settle(item, item.progress.done(at, None))
+            self.settle(item, item.progress.done(at, None, is_left_out=step.is_map))
         self._host.loop.runs.give_up(item.row(at), self._host.now_s())
 
     def _fail_run(self, item: ItemRun, at: Instance, error: StageError) -> None:

@@ -46,6 +46,7 @@ class StageOptions:
     speculate: float = 0.0  # second attempt elsewhere after this multiple of the learned time; 0 = never
     batch: int = 1  # most instances that one call serves; it takes and returns lists
     batch_wait_s: float = 0.0  # longest wait for a batch to fill
+    copies: int = 1  # of its large outputs: 2 = on another machine too, so that none is made again
     size: str = ""  # parameter that says how much work it is, by its number or length, if an input is given
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class StageOptions:
             _require(
                 isinstance(value, int) and value >= least, name, value, f"a whole number from {least} on"
             )
+        _require(self.copies in (1, 2), "copies", self.copies, "1 or 2")
         _require(self.timeout_s > 0.0, "timeout_s", self.timeout_s, "a number above 0")
         _require(0.0 <= self.failed_max_frac <= 1.0, "failed_max_frac", self.failed_max_frac, "0 to 1")
         is_limited = self.concurrency > 0 or self.rate_per_s > 0.0

@@ -37,10 +37,14 @@ class ValueBudget:
         elif isinstance(backend, BoundedBackend):
             self._most_bytes = backend.value_bytes
 
+    def allows(self, item: ItemRun) -> bool:
+        """Whether an instance of this input may be sent now."""
+        return self._has_room() or item is self._first()
+
     def holds_back(self, item: ItemRun, at: Instance) -> bool:
         """Whether an instance that the loop has placed must wait. Then the loop has it back."""
         host = self._host
-        if self._has_room() or item is self._first():
+        if self.allows(item):
             return False
         self._waiting.setdefault(item, deque()).append(at)
         host.loop.runs.lose(item.row(at), host.now_s(), float("inf"))

@@ -116,7 +116,7 @@ def _require_chains(done: Run) -> None:
 def _print_stages(done: Run) -> None:
     from rich.table import Table
 
-    from trimtab.metrics.stage_summaries import bottleneck_text
+    from trimtab.metrics.stage_summaries import bottleneck_text, entering_frac
     from trimtab.report.number_formats import load_text
 
     runs = done.metrics
@@ -141,6 +141,7 @@ def _print_stages(done: Run) -> None:
         "service",
     ):
         table.add_column(heading, justify="right")
+    table.add_row("(waiting to enter)", *("",) * 4, f"{100 * entering_frac(done.stage_summaries):.1f} %")
     for stage in done.stage_summaries:
         table.add_row(
             stage.stage,

@@ -30,7 +30,7 @@ class Prediction(NamedTuple):
     workers: str
     items: Sequence[str]  # STAGE=COUNT
     like: str  # a recorded run with the costs
-    journal: Path | None  # of that run
+    journal: str | None  # of that run
 
 
 def check_prediction(asked: Prediction, on: str, refused: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from trimtab.chains.run_state import StageCounts
     from trimtab.chains.session import RunHandle
 
 SHOW_S = 0.5
@@ -42,7 +43,8 @@ def _in_lines(handle: RunHandle, over: threading.Event) -> None:
     begun_s = time.monotonic()
     while not over.wait(LINE_S):
         stages = ", ".join(
-            f"{name} {c.done} done {c.running} running {c.queued} queued" for name, c in handle.counts.items()
+            f"{name} {c.done} done {_running(c)} running {c.queued} queued"
+            for name, c in handle.counts.items()
         )
         note(f"{time.monotonic() - begun_s:.0f} s: {stages}; {left_text(handle, time.monotonic() - begun_s)}")
 
@@ -66,9 +68,17 @@ def progress_table(handle: RunHandle, elapsed_s: float) -> Table:
     for heading in ("queued", "running", "done", "failed", "skipped", "reused", "retries", "per s"):
         table.add_column(heading, justify="right")
     for name, c in handle.counts.items():
-        numbers = (c.queued, c.running, c.done, c.failed, c.skipped, c.reused, c.retries)
-        table.add_row(name, *(f"{n:,}" for n in numbers), f"{c.done / max(elapsed_s, 1e-9):.3g}")
+        numbers = (c.queued, _running(c), c.done, c.failed, c.skipped, c.reused, c.retries)
+        served_per_s = (c.done - c.reused) / max(elapsed_s, 1e-9)
+        shown = (n if isinstance(n, str) else f"{n:,}" for n in numbers)
+        table.add_row(name, *shown, f"{served_per_s:.3g}")
     return table
+
+
+def _running(counts: StageCounts) -> str:
+    """How many run. Before the first result, workers load what they need."""
+    loads = counts.running > 0 and counts.done == counts.reused
+    return f"{counts.running:,} (first: loads code and models)" if loads else f"{counts.running:,}"
 
 
 def left_text(handle: RunHandle, elapsed_s: float) -> str:
@@ -79,5 +89,7 @@ def left_text(handle: RunHandle, elapsed_s: float) -> str:
         return f"{counted(over, 'input')} over"
     if over == 0:
         return f"0 of {counted(total, 'input')}"
-    left_s = elapsed_s * (total - over) / over
+    if (done := over - handle.n_before) <= 0:  # of those that are over, none in this process
+        return f"{over:,} of {counted(total, 'input')}"
+    left_s = elapsed_s * (total - over) / done
     return f"{over:,} of {counted(total, 'input')}; {left_s:.0f} s left"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -18,9 +19,10 @@ from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
 
 if TYPE_CHECKING:
+    from trimtab.chains.graph import Chain
     from trimtab.chains.input_files import InputFile
     from trimtab.chains.results import Result
-    from trimtab.chains.session import RunHandle
+    from trimtab.chains.session import RunHandle, Session
     from trimtab.live.stage_backend import StageBackend
 
 
@@ -92,7 +94,7 @@ def run_chain(
     from trimtab.chains.chain_files import load_chain
     from trimtab.chains.input_files import read_inputs
     from trimtab.chains.recording import default_folder
-    from trimtab.chains.session import Session
+    from trimtab.chains.run_state import InputPlaces
     from trimtab.errors import ClusterLost, UsageError
 
     asked = Prediction(cluster, workers, items or (), like, journal)
@@ -128,7 +130,7 @@ def run_chain(
         resumable((KeyboardInterrupt, ClusterLost), again) as begun,
         _own_stdout() as stdout,
         _logged(log),
-        Session(chain, on=_backend(on, workers), **options) as session,
+        _session(chain, on, workers, options, quiet=quiet) as session,
     ):
         if session.metrics_port is not None:
             note(f"metrics: http://{metrics_host}:{session.metrics_port}/metrics", quiet=quiet)
@@ -145,6 +147,7 @@ def run_chain(
                 tags=tags,
                 key=key,
                 source=file,
+                places=InputPlaces.of(given.lines),
             )
         begun.append(handle.id)
         note(f"run {handle.id}", quiet=quiet)
@@ -159,12 +162,36 @@ def run_chain(
         raise typer.Exit(FAILED)
 
 
+def _session(chain: Chain, on: str, workers: str, options: Mapping[str, Any], *, quiet: bool) -> Session:
+    """The session, once its workers are there."""
+    from trimtab.chains.session import Session
+    from trimtab.cli.output import spinner
+
+    with spinner(f"starting workers ({on}) and opening the journal", quiet=quiet):
+        return Session(chain, on=_backend(on, workers), **options)
+
+
 @contextlib.contextmanager
 def _own_stdout() -> Iterator[TextIO]:
-    """stdout for results alone: what Ray, and stages in this process, print goes to stderr."""
-    results = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr):
-        yield results
+    """stdout for results alone: what stages, their processes and Ray print goes to stderr."""
+    results, sys.stdout = sys.stdout, sys.stderr
+    results.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)  # for processes that begin now
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding=results.encoding) as target:
+            yield target if _is_first(results) else results
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        sys.stdout = results
+
+
+def _is_first(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except OSError:  # of a stream in memory
+        return False
 
 
 def _backend(on: str, workers: str) -> StageBackend:
@@ -242,7 +269,8 @@ def _finished(
                 print(_as_line(result, files), file=target, flush=True)
                 continue
             n_failed += 1
-            note(f"input {_line_of(result, given)}: {result.failure}", quiet=quiet and bad is not None)
+            where = handle.places.told(result.index)
+            note(f"input {where}: {result.failure}", quiet=quiet and bad is not None)
             if bad is not None:
                 value = None if given is None else given.values[result.index]
                 told = {"input": value, "error": str(result.failure)}
@@ -250,10 +278,6 @@ def _finished(
     counted = {state.value: n for state, n in handle.endings.items()}
     note(f"{handle.id}: " + ", ".join(f"{n} {state}" for state, n in counted.items()), quiet=quiet)
     return n_failed
-
-
-def _line_of(result: Result, given: InputFile | None) -> str:
-    return str(result.index) if given is None else f"of line {given.lines[result.index]}"
 
 
 @contextlib.contextmanager

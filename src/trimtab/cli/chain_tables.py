@@ -56,7 +56,7 @@ def run_table(run: Mapping[str, Any]) -> Table:
 
 def path_table(timeline: RunTimeline) -> Table:
     """The critical path of a run: what each stage on it waited for."""
-    from trimtab.chains.run_advice import REASONS, critical_path
+    from trimtab.chains.run_advice import REASONS, path_rows
 
     table = Table(
         title=f"{timeline.record.id}: critical path (s)",
@@ -68,10 +68,9 @@ def path_table(timeline: RunTimeline) -> Table:
         table.add_column(heading)
     for heading in REASONS:
         table.add_column(heading, justify="right")
-    for run in critical_path(timeline):
-        name = f"{timeline.stages[run.stage].name}[{run.instance}]"
-        waits = (f"{seconds:.3f}" for seconds in run.waits_s.values())
-        table.add_row(name, str(run.number), f"{run.node} {run.worker}", *waits)
+    for row in path_rows(timeline):
+        waits = (f"{row.waits_s[reason]:.3f}" if reason in row.waits_s else "" for reason in REASONS)
+        table.add_row(row.name, str(row.number), row.worker, *waits)
     return table
 
 

@@ -36,9 +36,11 @@ Json: TypeAlias = Annotated[
     ),
 ]
 Journal: TypeAlias = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--journal", help="Folder of the journal and of large values. Default: in the user's data folder."
+        "--journal",
+        help="Folder of journal and large values, or a database URL. Default: in the user's data folder.",
+        metavar="FOLDER|URL",
     ),
 ]
 Quiet: TypeAlias = Annotated[

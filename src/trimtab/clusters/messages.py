@@ -33,7 +33,7 @@ def read_attempt(fields: Any) -> tuple[Attempt, list[Argument]]:
 def outcome_fields(outcome: Outcome) -> Any:
     """An outcome."""
     e = outcome.error
-    error = None if e is None else (e.cause.value, e.kind, e.message, e.trace)
+    error = None if e is None else (e.cause.value, e.kind, e.message, e.trace, e.where)
     told = (
         outcome.service_s,
         outcome.load_s,

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cloudpickle
-
 from trimtab.clusters.worker_queue import WorkerQueue
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import (
@@ -29,6 +27,7 @@ from trimtab.live.stage_backend import (
     digest_of,
 )
 from trimtab.live.stage_execution import LoadedStages, bound, execute, in_order
+from trimtab.live.value_codec import pickled
 from trimtab.live.virtual_loop import VirtualLoop
 
 
@@ -235,7 +234,7 @@ def _standing_in(stage: StageCode, stand_in: StandIn | None) -> StageCode:
             expected="a function that gives an output",
         )  # fmt: skip
     run = _nothing if stand_in.run is None else stand_in.run
-    code = cloudpickle.dumps(run)
+    code = pickled(run)
     context = stage.context_name if stand_in.run is not None else ""
     return replace(stage, code=code, is_class=isinstance(run, type), context_name=context)
 

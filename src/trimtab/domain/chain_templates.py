@@ -24,6 +24,7 @@ class StageSpec:
         failed_max_frac: share of a map's instances that may fail under SKIP or DEFAULT.
         error_frac: probability that an attempt ends in an error.
         is_stored: whether the output outlives the node that made it.
+        is_map: whether it has an instance for each item of a list, so that its outputs are a list.
     """
 
     after: Mapping[str, Flow] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class StageSpec:
     failed_max_frac: float = 1.0
     error_frac: float = 0.0
     is_stored: bool = False
+    is_map: bool = False
 
 
 def templates_of(chains: Mapping[str, Mapping[str, StageSpec]]) -> Templates:
@@ -56,7 +58,7 @@ def templates_of(chains: Mapping[str, Mapping[str, StageSpec]]) -> Templates:
             row["successor_end"], row["input_end"] = len(successors), len(inputs)
             row["on_failure"], row["max_retries"] = int(spec.on_failure), spec.max_retries
             row["failed_max_frac"], row["error_frac"] = spec.failed_max_frac, spec.error_frac
-            row["stored"] = spec.is_stored
+            row["stored"], row["is_map"] = spec.is_stored, spec.is_map
             specs.append(row)
             names.append(name)
         first.append(len(specs))

@@ -55,6 +55,7 @@ STAGE_SPEC = np.dtype(
         ("on_failure", "i4"),  # OnStageFailure
         ("max_retries", "i4"),
         ("stored", "i4"),  # 1 = its output outlives the node that made it
+        ("is_map", "i4"),  # 1 = it has an instance for each item: what reads all of them reads a list
     ],
     align=True,
 )
@@ -93,7 +94,7 @@ class Chains:
     """The runs among the requests: request i is a run of template `template_idx[i]`.
 
     Rows are in the order of runs, then of stages in their template, then of instances. A map over no items
-    has one instance, which is skipped.
+    has one instance, which is not served: what reads all of the map is called with the empty list.
     """
 
     templates: Templates
@@ -102,10 +103,19 @@ class Chains:
     work: NDArray[np.void]  # STAGE_WORK [rows]
     truth: NDArray[np.void]  # TRUTH [rows]
     output_gib: NDArray[np.float64]  # [rows], true size of the output
-    is_skipped: NDArray[np.bool_]  # [rows], hidden from policies before the row is ready
+    is_skipped: NDArray[np.bool_]  # [rows] not served, hidden from policies before the row is ready
     expected_s: NDArray[np.float64] | None = None  # [stages of all runs] declared service; None = of the rows
     expected_gib: NDArray[np.float64] | None = None  # [stages of all runs] declared outputs; None = likewise
     content_idx: NDArray[np.int32] | None = None  # [rows]; equal = the same result again; -1 = none
+    empty_rows: NDArray[np.int64] | None = None  # of maps over no items, among those skipped
+
+    @property
+    def is_empty(self) -> NDArray[np.bool_]:
+        """Whether a row is that of a map over no items, [rows]."""
+        empty = np.zeros(len(self.work), np.bool_)
+        if self.empty_rows is not None:
+            empty[self.empty_rows] = True
+        return empty
 
     @property
     def stage_idx(self) -> NDArray[np.int64]:

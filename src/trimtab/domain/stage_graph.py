@@ -122,7 +122,8 @@ def best_seconds(cluster: Cluster, chains: Chains) -> Floats:
 
 def skipped_rows(chains: Chains) -> NDArray[np.bool_]:
     """Rows that are not served: their condition does not hold, or all of their inputs are skipped, [rows]."""
-    skipped = chains.is_skipped.copy()
+    is_empty = chains.is_empty
+    skipped = chains.is_skipped & ~is_empty
     for template, _, stages in rows_of_stages(chains):
         for stage in reversed(in_reverse(chains.templates, template)):
             here, inputs = stages[stage], inputs_of(chains.templates, stage)
@@ -130,7 +131,7 @@ def skipped_rows(chains: Chains) -> NDArray[np.bool_]:
             for before, flow in inputs:
                 is_unfed &= ~any_of(here, stages[before], flow, ~skipped)
             skipped[here.rows] |= is_unfed
-    return skipped
+    return skipped | is_empty
 
 
 def any_of(here: StageRows, before: StageRows, flow: Flow, holds: NDArray[np.bool_]) -> NDArray[np.bool_]:

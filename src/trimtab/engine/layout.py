@@ -47,7 +47,7 @@ GROUP = np.dtype(
         ("spec", "i4"),  # position in `stage_specs`
         ("missing", "i4"),  # outputs that all instances wait for
         ("left", "i4"),  # instances that are not over
-        ("present", "i4"),  # instances that have an output
+        ("present", "i4"),  # instances that are over and not ABSENT
         ("failed", "i4"),  # instances that were not served
         ("known", "i4"),  # 1 = an instance is or was ready, so their number and sizes are known
     ],
@@ -64,8 +64,8 @@ STAGE = np.dtype(
         ("missing", "i4"),  # outputs that this instance waits for
         ("copies", "i4"),  # first of the copies of its output; -1 = none
         ("epoch", "i4"),  # of its node, when it was served
-        ("output", "u1"),  # NO_OUTPUT, PRESENT, ABSENT
-        ("skipped", "u1"),  # 1 = its condition does not hold
+        ("output", "u1"),  # NO_OUTPUT, ABSENT, EMPTY, PRESENT
+        ("skipped", "u1"),  # why it is not served: SKIPPED, NOTHING_TO_DO; 0 = it is
         ("answered", "u1"),  # 1 = its output came from the store of stage results
     ],
     align=True,
@@ -92,6 +92,15 @@ BATCH = np.dtype(
     ],
     align=True,
 )
+
+NO_OUTPUT = 0
+ABSENT, EMPTY, PRESENT = 1, 2, 3
+"""What became of an instance. EMPTY: it has no output, but its map was taken: what reads all of the map gets
+the list of the others. An absent one counts as if there were no list."""
+
+SKIPPED, NOTHING_TO_DO = 1, 2
+"""Why an instance is not served: the condition of its stage does not hold; it is that of a map over no items,
+or left out of its map."""
 
 PART_SPEC = 0  # of the parts of split requests, in `stage_specs`
 
@@ -178,7 +187,8 @@ def _stage_rows(
     stages["group"][n:] = np.repeat(np.arange(len(groups)), counts)
     if chains is not None:
         rows = slice(n, n + len(chains.work))
-        stages["output_gib"][rows], stages["skipped"][rows] = chains.output_gib, chains.is_skipped
+        stages["output_gib"][rows] = chains.output_gib
+        stages["skipped"][rows] = np.where(chains.is_empty, NOTHING_TO_DO, chains.is_skipped * SKIPPED)
     return stages
 
 

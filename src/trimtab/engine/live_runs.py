@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from trimtab.domain.chains import Flow, Templates
 from trimtab.domain.decision import Status
 from trimtab.domain.stage_graph import edges_of, in_reverse
 from trimtab.engine.driver import IS_OVER
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS
+from trimtab.engine.layout import NO_OUTPUT, NOTHING_TO_DO, SKIPPED
 from trimtab.engine.live_driver import Ended, LiveDriver
 from trimtab.engine.loop import AGAIN_LATER
 from trimtab.engine.row_ranges import RowRanges
 from trimtab.engine.run_row_writer import RunRowWriter, RunSpec, StageEstimate, StageNeeds
-from trimtab.engine.stage_inputs import NO_OUTPUT
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage
 _KNOWN_S, _MOST_KNOWN = 0.1, 1000  # how long estimates of equal runs hold, and for how many kinds
-_RETRYING = int(Status.RETRYING)
+_RETRYING, _HELD = int(Status.RETRYING), int(Status.HELD)
 
 
 class EnteredRun(NamedTuple):
@@ -91,7 +93,7 @@ class LiveRuns:
         """Stage `stage` has `count` instances, and so have all that read it instance by instance.
 
         Returns each such stage and its first row now; None if there is no room. To be called before the last
-        input of the stage is complete. A map over no items keeps one instance, which is skipped.
+        input of the stage is complete. A map over no items keeps one instance, which is not served.
         """
         shape, state = self._shapes[template], self._live.state
         members, many = shape.each[stage], max(1, count)
@@ -104,7 +106,7 @@ class LiveRuns:
             if first is not None:
                 self._move_group(g, first + i * many, many)
             elif count == 0:
-                state.stages["skipped"][state.groups["row"][g]] = 1
+                state.stages["skipped"][state.groups["row"][g]] = NOTHING_TO_DO
             moved.append((member, int(state.groups["row"][g])))
         if first is not None:
             self._blocks[run.row].append((first, many * len(members)))
@@ -118,9 +120,13 @@ class LiveRuns:
 
     def complete(self, row: int, now_s: float, output_gib: float) -> None:
         """A stage is served, and its output has this size. It ran, or its host served it beside another."""
-        if self._status[row] == _RETRYING:
+        if self._status[row] == _RETRYING or row in self._again:
             self.answer(row, output_gib)
             self.offer(row, now_s)
+            return
+        if self._status[row] == _HELD:
+            self.answer(row, output_gib)
+            self._live.push(now_s, LOSS, row, AGAIN_LATER)  # it is over before its turn comes
             return
         self._output_gib[row] = output_gib
         self._push(now_s, COMPLETION, row)
@@ -130,9 +136,9 @@ class LiveRuns:
         self._live.state.stages["answered"][row] = 1
         self._output_gib[row] = output_gib
 
-    def skip(self, row: int) -> None:
-        """The condition of a stage that is not ready yet does not hold."""
-        self._live.state.stages["skipped"][row] = 1
+    def skip(self, row: int, why: int = SKIPPED) -> None:
+        """A stage that is not ready yet will not be served: SKIPPED or NOTHING_TO_DO."""
+        self._live.state.stages["skipped"][row] = why
 
     def lose(self, row: int, now_s: float, again_s: float) -> None:
         """The attempt of a running stage failed. It is dispatched again at `again_s`; inf = by `offer`."""
@@ -161,6 +167,22 @@ class LiveRuns:
         for row, at_s in again.items():
             if at_s < float("inf") and self._status[row] == _RETRYING:
                 self._push(at_s, ARRIVAL, row)
+
+    def held_classes(self) -> set[int]:
+        """The classes of the stages that wait for a slot."""
+        state = self._live.state
+        return set(np.unique(state.work["class_idx"][self._held_rows()]).tolist())
+
+    def _held_rows(self) -> Any:
+        return self._live.state.held_rows[: int(self._live.state.counts["n_held"][0])]
+
+    def held(self, class_idx: int) -> list[int]:
+        """The stages of a class that wait for a slot, in the order of their keys."""
+        state, rows = self._live.state, self._held_rows()
+        rows = rows[state.work["class_idx"][rows] == class_idx]
+        order = np.lexsort((state.work["serial"][rows], state.requests["key"][rows]))
+        found: list[int] = rows[order].tolist()
+        return found
 
     def take_started(self) -> list[tuple[int, int]]:
         """(row, node) of each stage to run now."""

@@ -37,6 +37,7 @@ from trimtab.engine.events import (
     take_injected,
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair, try_again
+from trimtab.engine.layout import PRESENT
 from trimtab.engine.links import abandon, move_on
 from trimtab.engine.loading_ahead import load_ahead
 from trimtab.engine.nodes import (
@@ -61,6 +62,7 @@ from trimtab.engine.runs import (
     STAGE_FAILED,
     begin_run,
     end_joined,
+    end_unserved,
     failed_stage,
     gather,
     give_up,
@@ -185,9 +187,7 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
         leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
     end(s, r, _CANCELLED, reason, now_s)
     if status == _HELD:
-        s.queues.length[_central(s, r)] -= 1
-        s.requests.stale_link[r] = 1
-        _note_unheld(s, r)
+        _unlink(s, r)
     elif status != _RETRYING:
         if status == _TRANSFER:
             abandon(s, r, now_s)
@@ -196,6 +196,14 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
         withdraw(s, r, j)
         fill(s, plan, j, now_s)
     s.counts.offers_due[0] = 1
+
+
+@helper
+def _unlink(s: State, r: int) -> None:
+    """Held request r is over. Its queue forgets it once it comes to its turn."""
+    s.queues.length[_central(s, r)] -= 1
+    s.requests.stale_link[r] = 1
+    _note_unheld(s, r)
 
 
 @helper(inline=True)
@@ -696,8 +704,8 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
     """Handle a LOSS event of request r.
 
     From outside: the request has lost its node and is dispatched again, without this node (0) or when its
-    host says so (AGAIN_LATER), or (1) no client waits. From inside: a stage of the run has failed
-    (STAGE_FAILED).
+    host says so (AGAIN_LATER), or (1) no client waits; or a held stage was answered meanwhile. From inside: a
+    stage of the run has failed (STAGE_FAILED).
     """
     status, j = s.requests.status[r], s.requests.node_idx[r]
     if status == _PENDING or status >= _FINISHED:
@@ -719,6 +727,9 @@ def _on_loss(s: State, plan: Plan, r: int, is_over: int, now_s: float) -> None:
             s.requests.version[r] += 1  # its event is void; the host makes another
         fill(s, plan, j, now_s)
         s.counts.offers_due[0] = 1
+    elif status == _HELD and s.config.runs[0] == 1 and s.stages.answered[r] == 1:
+        _unlink(s, r)
+        end_unserved(s, r, PRESENT, now_s)
 
 
 @helper

@@ -22,10 +22,10 @@ from trimtab.domain.decision import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, push_event
-from trimtab.engine.layout import PART_SPEC
+from trimtab.engine.layout import ABSENT, EMPTY, NO_OUTPUT, PART_SPEC, PRESENT, SKIPPED
 from trimtab.engine.part_sizes import part_frac
 from trimtab.engine.slots import best_estimate_s
-from trimtab.engine.stage_inputs import ABSENT, NO_OUTPUT, PRESENT, has_any_input, is_lost, set_origin
+from trimtab.engine.stage_inputs import inputs_state, is_lost, set_origin
 from trimtab.engine.stage_results import has_store, is_answered, keep_output
 from trimtab.engine.state import State
 
@@ -212,20 +212,22 @@ def is_dispatched(s: State, r: int, now_s: float) -> bool:
     """Whether row r needs a decision. If not, it was skipped or answered, or waits again for a lost input."""
     if not is_stage(s, r):
         return True
-    if s.stages.skipped[r] == 1 or not has_any_input(s, r):
-        _end_unserved(s, r, ABSENT, now_s)
+    inputs = inputs_state(s, r)
+    if s.stages.skipped[r] != 0 or inputs != PRESENT:
+        is_absent = s.stages.skipped[r] == SKIPPED or inputs == ABSENT
+        end_unserved(s, r, ABSENT if is_absent else EMPTY, now_s)
         return False
     if has_store(s) and s.requests.attempt[r] == 0 and is_answered(s, r):
         s.stages.answered[r] = 1
     if s.stages.answered[r] == 1:
-        _end_unserved(s, r, PRESENT, now_s)
+        end_unserved(s, r, PRESENT, now_s)
         return False
     return s.counts.node_failures[0] == 0 or not _awaits_again(s, r)
 
 
 @helper
-def _end_unserved(s: State, r: int, output: int, now_s: float) -> None:
-    """Row r is over without a node: it is skipped, or its output is in the store of stage results."""
+def end_unserved(s: State, r: int, output: int, now_s: float) -> None:
+    """Row r is over without a node: it is skipped, or its output is known."""
     s.requests.status[r] = _FINISHED
     s.requests.finish_s[r] = now_s
     s.counts.in_system[0] -= 1
@@ -307,7 +309,7 @@ def stage_over(s: State, r: int, output: int, now_s: float) -> None:
     g, run = s.stages.group[r], s.stages.run[r]
     spec = s.groups.spec[g]
     s.stages.output[r] = output
-    s.groups.present[g] += 1 if output == PRESENT else 0
+    s.groups.present[g] += 1 if output != ABSENT else 0
     s.groups.left[g] -= 1
     s.runs.left_s[run] -= _estimate_s(s, r)
     if s.work.rank_s[r] >= s.runs.rest_s[run]:
@@ -388,7 +390,7 @@ def note_stage_failed(s: State, r: int, now_s: float) -> None:
         s.stages.output_gib[r] = 0.0
         stage_over(s, r, PRESENT, now_s)
     else:
-        stage_over(s, r, ABSENT, now_s)
+        stage_over(s, r, EMPTY if s.stage_specs.is_map[spec] == 1 else ABSENT, now_s)
 
 
 @helper

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.chains import Flow
+from trimtab.engine.layout import ABSENT, NO_OUTPUT, PRESENT
 from trimtab.engine.state import State
 
-NO_OUTPUT, PRESENT, ABSENT = 0, 1, 2
 _EACH = int(Flow.EACH)
 
 
@@ -97,17 +97,18 @@ def is_lost(s: State, p: int) -> bool:
 
 
 @helper
-def has_any_input(s: State, r: int) -> bool:
-    """Whether stage r reads nothing, or some output that it reads is not absent."""
+def inputs_state(s: State, r: int) -> int:
+    """PRESENT: stage r reads nothing, or some input is there. EMPTY, ABSENT: the most that its inputs are."""
     first, end = _first_edge(s, r), _end_edge(s, r)
+    found = PRESENT if first == end else ABSENT
     for e in range(first, end):
         p = _first_input(s, r, e)
         if s.input_edges.flow[e] == _EACH:
-            if s.stages.output[p] != ABSENT:
-                return True
+            output = s.stages.output[p]
+            found = max(found, output if output != NO_OUTPUT else PRESENT)
         elif s.groups.present[s.stages.group[p]] > 0 or s.groups.left[s.stages.group[p]] > 0:
-            return True
-    return first == end
+            found = PRESENT
+    return found
 
 
 @helper

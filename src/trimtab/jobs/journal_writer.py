@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from trimtab.jobs.journal_log import JournalLog, Rows, rows_in
+from trimtab.jobs.store.outages import OUTAGE_S, OutageRetry, is_away
 from trimtab.jobs.store.schema import chain_attempts, chain_inputs, chain_memo, chain_results
 
 Told = Callable[[], None]
@@ -47,12 +49,19 @@ class JournalWriter:
 
     Args:
         failed: called on the event loop when a batch could not be stored; no later one is.
+        outage_s: how long batches wait for a server that is away.
     """
 
     def __init__(
-        self, engine: sa.Engine, failed: Callable[[BaseException], None], log: JournalLog | None = None
+        self,
+        engine: sa.Engine,
+        failed: Callable[[BaseException], None],
+        log: JournalLog | None = None,
+        outage_s: float = OUTAGE_S,
     ) -> None:
         self._engine, self._failed, self._log = engine, failed, log
+        self._connection: Any = None  # of the thread
+        self._retry, self._outage_s = OutageRetry("journal"), outage_s
         self._loop = asyncio.get_running_loop()
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._turn, self._next = Batch(), Batch()  # `_turn`: not in the log yet
@@ -78,6 +87,11 @@ class JournalWriter:
         self._is_urgent = True
         self._end_turn_soon()
         await flush
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing more is stored."""
+        return self._is_broken
 
     async def close(self) -> None:
         """Store what waits, and end the thread."""
@@ -156,12 +170,9 @@ class JournalWriter:
             flush.set_result(None)
 
     def _work(self) -> None:
-        connection: Any = None
         try:
-            connection = self._engine.raw_connection()
-            dialect = self._engine.dialect.name
             while (batch := self._batches.get()) is not None:
-                _store(connection, batch, dialect)
+                self._retry.run(partial(self._store, batch), monotonic() + self._outage_s)
                 if batch.file:
                     Path(batch.file).unlink(missing_ok=True)
                 self._loop.call_soon_threadsafe(self._stored, batch)
@@ -169,9 +180,22 @@ class JournalWriter:
             with contextlib.suppress(RuntimeError):  # the loop may be closed
                 self._loop.call_soon_threadsafe(self._broke, error)
         finally:
-            if connection is not None:
+            if self._connection is not None:
                 with contextlib.suppress(Exception):
-                    connection.close()
+                    self._connection.close()
+
+    def _store(self, batch: Batch) -> None:
+        """Store a batch. Rows that are there already stay as they are, so it may be stored twice."""
+        if self._connection is None:
+            self._connection = self._engine.raw_connection()
+        try:
+            _store(self._connection, batch, self._engine.dialect.name)
+        except Exception as error:
+            if is_away(error):
+                broken, self._connection = self._connection, None
+                with contextlib.suppress(Exception):
+                    broken.invalidate()
+            raise
 
 
 def store_files(connection: sa.Connection, paths: Sequence[Path]) -> None:

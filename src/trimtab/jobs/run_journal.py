@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -20,14 +21,16 @@ from trimtab.errors import UsageError
 from trimtab.jobs import run_rows
 from trimtab.jobs.journal_log import JournalLog, left_files
 from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
-from trimtab.jobs.run_rows import AttemptRecord, InputRecord, ResultRecord, RunRecord
+from trimtab.jobs.run_rows import LEASE_S, AttemptRecord, InputRecord, ResultRecord, RunRecord
 from trimtab.jobs.store.database import sqlite_file
 from trimtab.jobs.store.job_store import JobStore
+from trimtab.jobs.store.outages import OUTAGE_S
 from trimtab.jobs.store.processes import leave, living, sign_of_life
 from trimtab.jobs.store.store_errors import StoreUnavailable
 
+logger = logging.getLogger(__name__)
+
 BEAT_S: Final = 1.0
-LEASE_S: Final = 10.0  # a process that is silent for so long has lost its runs
 
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ class RunJournal:
         cancelled: called with the id of a run that another process wants cancelled.
         failed: called with the reason when something could not be stored.
         kind: the command that lists its runs.
+        outage_s: how long what is to be stored waits for a server that is away.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class RunJournal:
         cancelled: Callable[[str], None] = lambda run_id: None,
         failed: Callable[[BaseException], None] = lambda error: None,
         kind: str = "chain",
+        outage_s: float = OUTAGE_S,
     ) -> None:
-        self._store, self._file = JobStore(url, outlives_power_loss=False), sqlite_file(url)
+        self._store = JobStore(url, call_s=outage_s, outlives_power_loss=False, who="journal")
+        self._file, self._outage_s = sqlite_file(url), outage_s
         self.owner = f"chains-{secrets.token_hex(8)}"
         self._cancelled, self._failed = cancelled, failed
         self._kind = kind
@@ -61,7 +67,7 @@ class RunJournal:
         if not self._store.available:
             raise UsageError("the journal cannot be opened", field="store", value=self._store.reason)
         log = None if self._file is None else JournalLog(self._file, self.owner)
-        self._writer = JournalWriter(self._store.engine, self._failed, log)
+        self._writer = JournalWriter(self._store.engine, self._failed, log, self._outage_s)
         await self._beat()
         await self._store_left()
         self._beats = asyncio.create_task(self._keep_beating())
@@ -71,6 +77,8 @@ class RunJournal:
         if self._beats is not None:
             self._beats.cancel()
         await self._writer.close()
+        if self._writer.is_broken:
+            self._store.wait_no_more()
         with contextlib.suppress(StoreUnavailable):
             await self._store.write(partial(leave, process=self.owner))
         await self._store.close()
@@ -97,17 +105,26 @@ class RunJournal:
         return found
 
     async def take_over(self, run_id: str) -> None:
-        """Work on a run. Raises UsageError if another process does."""
-        taken = await self._store.write(
-            partial(run_rows.take_over, run_id=run_id, owner=self.owner, lease_s=LEASE_S)
-        )
-        if not taken:
-            raise UsageError(
-                "another process works on this run",
-                field="run",
-                value=run_id,
-                expected="one that has stopped",
-            )
+        """Work on a run. Raises UsageError if another process does.
+
+        Waits for one that gives no sign of life: it was killed, or could not say that it stopped.
+        """
+        seen_s: float | None = None
+        while not await self._store.write(partial(run_rows.take_over, run_id=run_id, owner=self.owner)):
+            last_s = await self._store.read(partial(run_rows.owner_seen_s, run_id=run_id))
+            if seen_s is None:
+                logger.warning(
+                    "run %s: waiting for its process, for %.0f s if that is silent", run_id, LEASE_S
+                )
+            elif last_s != seen_s:
+                raise UsageError(
+                    "another process works on this run",
+                    field="run",
+                    value=run_id,
+                    expected="one that has stopped",
+                )
+            seen_s = last_s
+            await asyncio.sleep(1.5 * BEAT_S)
         await self._store_left()
 
     async def _read(self, work: Callable[[sa.Connection], T]) -> T:
@@ -157,6 +174,10 @@ class RunJournal:
     async def change_options(self, run_id: str, options: str) -> None:
         """Store other options of a run."""
         await self._store.write(partial(run_rows.change_options, run_id=run_id, options=options))
+
+    async def peaks(self, chain: str, runs: int) -> list[run_rows.Peak]:
+        """The most memory that each stage of a chain has taken in its last runs."""
+        return await self._store.read(partial(run_rows.peaks_of, chain=chain, runs=runs))
 
     async def remembered(self, most: int) -> dict[str, run_rows.KeptOutput]:
         """Kept outputs by key, those of most worth."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from trimtab.jobs.store.processes import living
-from trimtab.jobs.store.schema import chain_attempts, chain_inputs, chain_memo, chain_results, chain_runs
+from trimtab.jobs.store.schema import (
+    chain_attempts,
+    chain_inputs,
+    chain_memo,
+    chain_results,
+    chain_runs,
+    processes,
+)
+from trimtab.jobs.store.sql_dialect import database_now_s
 
-ACTIVE = "running"
+ACTIVE, STOPPED = "running", "stopped"
+LEASE_S: Final = 10.0  # a process that is silent for so long has lost its runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +97,49 @@ def by_id(connection: sa.Connection, run_id: str) -> RunRecord | None:
 
 
 def _run(connection: sa.Connection, where: sa.ColumnElement[bool]) -> RunRecord | None:
-    row = connection.execute(sa.select(chain_runs).where(where)).mappings().first()
-    return None if row is None else RunRecord(**row)
+    return next(iter(_found(connection, _runs(connection).where(where))), None)
 
 
 def newest(connection: sa.Connection, limit: int) -> list[RunRecord]:
     """The last runs, the newest first."""
-    query = sa.select(chain_runs).order_by(chain_runs.c.created_s.desc()).limit(limit)
-    return [RunRecord(**row) for row in connection.execute(query).mappings()]
+    return _found(connection, _runs(connection).order_by(chain_runs.c.created_s.desc()).limit(limit))
 
 
-def take_over(connection: sa.Connection, run_id: str, owner: str, lease_s: float) -> bool:
+def _runs(connection: sa.Connection) -> sa.Select[Any]:
+    """A query of runs, each with the last sign of life of its process, and whether that still counts."""
+    is_alive = processes.c.seen_s > database_now_s(connection) - LEASE_S
+    owners = chain_runs.outerjoin(processes, processes.c.id == chain_runs.c.owner)
+    return sa.select(chain_runs, processes.c.seen_s, is_alive.label("is_alive")).select_from(owners)
+
+
+def _found(connection: sa.Connection, query: sa.Select[Any]) -> list[RunRecord]:
+    """The runs of a query. One whose process was killed has stopped: no process has noted it."""
+    found = []
+    for row in map(dict, connection.execute(query).mappings()):
+        seen_s, is_alive = row.pop("seen_s"), row.pop("is_alive")
+        record = RunRecord(**row)
+        if record.owner and not is_alive:
+            record = replace(record, owner="", state=STOPPED, ended_s=seen_s)
+        found.append(record)
+    return found
+
+
+def take_over(connection: sa.Connection, run_id: str, owner: str) -> bool:
     """`owner` works on the run from now on. False if another process that lives does."""
-    is_free = (chain_runs.c.owner == "") | chain_runs.c.owner.not_in(living(connection, lease_s))
+    is_free = (chain_runs.c.owner == "") | chain_runs.c.owner.not_in(living(connection, LEASE_S))
     changed = connection.execute(
         sa.update(chain_runs)
         .where(chain_runs.c.id == run_id, is_free)
         .values(owner=owner, state=ACTIVE, ended_s=None, cancel_requested=False)
     )
     return changed.rowcount == 1
+
+
+def owner_seen_s(connection: sa.Connection, run_id: str) -> float | None:
+    """The last sign of life of the process that works on a run; None = none does."""
+    query = sa.select(processes.c.seen_s).join(chain_runs, chain_runs.c.owner == processes.c.id)
+    seen_s: float | None = connection.scalar(query.where(chain_runs.c.id == run_id))
+    return seen_s
 
 
 def end(connection: sa.Connection, run_id: str, owner: str, state: str, now_s: float) -> None:
@@ -122,7 +155,7 @@ def request_cancel(connection: sa.Connection, run_id: str) -> bool:
     """Ask the process that works on a run to cancel it. False if none does."""
     changed = connection.execute(
         sa.update(chain_runs)
-        .where(chain_runs.c.id == run_id, chain_runs.c.owner != "")
+        .where(chain_runs.c.id == run_id, chain_runs.c.owner.in_(living(connection, LEASE_S)))
         .values(cancel_requested=True)
     )
     return changed.rowcount == 1
@@ -151,6 +184,23 @@ def attempts_of(connection: sa.Connection, run_id: str) -> list[AttemptRecord]:
     """All attempts of a run."""
     columns = [chain_attempts.c[name] for name in AttemptRecord._fields]
     return [AttemptRecord(*row) for row in connection.execute(_of_run(columns, chain_attempts, run_id))]
+
+
+class Peak(NamedTuple):
+    """The memory that a stage has taken."""
+
+    stage: str
+    results: int
+    gib: float
+
+
+def peaks_of(connection: sa.Connection, chain: str, runs: int) -> list[Peak]:
+    """The most memory that each stage of a chain has taken in its last runs."""
+    of_chain = sa.select(chain_runs.c.id).where(chain_runs.c.chain == chain)
+    last = of_chain.order_by(chain_runs.c.created_s.desc()).limit(runs)
+    columns = chain_results.c.stage, sa.func.count(), sa.func.max(chain_results.c.peak_gib)
+    query = sa.select(*columns).where(chain_results.c.run.in_(last)).group_by(chain_results.c.stage)
+    return [Peak(*row) for row in connection.execute(query)]
 
 
 def _of_run(columns: Sequence[Any], table: sa.Table, run_id: str) -> sa.Select[Any]:

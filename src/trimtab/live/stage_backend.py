@@ -109,19 +109,43 @@ class Cause(Enum):
     CANCELLED = "cancelled"
     INPUT_LOST = "input lost"
     LOAD_FAILED = "load failed"  # its class or code cannot be loaded
+    MEMORY_LIMIT = "memory limit"  # it took more than its `memory_gib`
+    PERMANENT = "permanent"  # as RAISED, and another attempt would end alike
+
+
+ERROR_CHARS: Final = 2_000  # of a message that are kept
+TRACE_CHARS: Final = 16_000
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most about `most` characters: its beginning and its end, and how much was cut."""
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    head = most - tail
+    return f"{text[:head]} … [{len(text) - most:,} characters cut] … {text[-tail:]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """A failed attempt. `kind` is the name of the exception, `trace` its traceback as text."""
+    """A failed attempt. `kind` is the name of the exception, `trace` its traceback as text.
+
+    `where` is the file, line and function of the stage's code that raised. Long texts are cut.
+    """
 
     cause: Cause
     kind: str = ""
     message: str = ""
     trace: str = ""
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shortened(self.message, ERROR_CHARS))
+        object.__setattr__(self, "trace", shortened(self.trace, TRACE_CHARS))
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.kind or self.cause.value, self.message) if part)
+        told = ": ".join(part for part in (self.kind or self.cause.value, self.message) if part)
+        return f"{told} ({self.where})" if self.where else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +214,7 @@ class StageCode:
     splits: tuple[Path, ...] = ()  # lists in the output whose items become values of their own
     tests: tuple[Path, ...] = ()  # parts of the output that conditions of other stages read
     is_profiled: bool = False
+    copies: int = 1  # machines that keep its large outputs, where there are so many
     is_batch: bool = False  # its output is a list of outputs: each is a value, the whole is none
 
 

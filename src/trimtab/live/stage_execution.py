@@ -8,14 +8,20 @@ from __future__ import annotations
 import errno
 import importlib
 import marshal
+import os
+import sysconfig
 import time
 import traceback
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from pathlib import Path as FilePath
+from typing import Any, Final, NamedTuple
 
+from trimtab.live.declared_types import misfit, shown
 from trimtab.live.stage_backend import (
     BEFORE,
+    ERROR_CHARS,
     Argument,
     Attempt,
     Cause,
@@ -25,9 +31,17 @@ from trimtab.live.stage_backend import (
     StageCode,
     StageError,
     in_one,
+    shortened,
 )
 from trimtab.live.stage_logging import CURRENT
 from trimtab.live.value_codec import Unserialisable, at_path, decode, encode
+
+_LIBRARIES: Final = (
+    str(FilePath(__file__).parents[1]),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+_PERMANENT: Final = (ImportError, SyntaxError, NameError, NotImplementedError)
+"""Of the stage's code itself: another attempt raises them again."""
 
 Read = Callable[[Ref], "bytes | memoryview"]
 Write = Callable[[bytes], Ref]
@@ -80,11 +94,17 @@ class _Reach(NamedTuple):
 
 
 class LoadedStages:
-    """The stages that a worker can run. Classes are constructed at their first attempt."""
+    """The stages that a worker can run. Classes are constructed at their first attempt.
 
-    def __init__(self, stages: Iterable[StageCode]) -> None:
+    Args:
+        imported: called when the code of a stage is there, before its class is constructed.
+    """
+
+    def __init__(self, stages: Iterable[StageCode], imported: Callable[[], None] = lambda: None) -> None:
+        self._imported = imported
         self._codes = {stage.name: stage for stage in stages}
         self._calls: dict[str, Callable[..., Any]] = {}
+        self._output_types: dict[str, Any] = {}
 
     def code(self, name: str) -> StageCode:
         """The description of a stage."""
@@ -97,10 +117,23 @@ class LoadedStages:
             found = decode(self._codes[name].code)
             if isinstance(found, Imported):
                 found = found.resolve()
+            self._imported()
             if self._codes[name].is_class:
                 found = found()
-            self._calls[name] = found
+            self._calls[name], self._output_types[name] = found, _output_type(found)
         return found
+
+    def output_type(self, name: str) -> Any:
+        """The declared type of a loaded stage's output."""
+        return self._output_types[name]
+
+
+def _output_type(call: Any) -> Any:
+    code = call if hasattr(call, "__code__") else type(call).__call__
+    try:
+        return typing.get_type_hints(code).get("return", Any)
+    except Exception:  # names that are not there at run time
+        return Any
 
 
 def execute(
@@ -154,14 +187,19 @@ def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], rea
     load_s = time.perf_counter() - begun_s
     token = CURRENT.set(attempt)
     try:
-        outcome = _executed(code, call, attempt, inputs, reach)
+        outcome = _executed(code, call, attempt, inputs, reach, stages.output_type(attempt.stage))
     finally:
         CURRENT.reset(token)
     return replace(outcome, load_s=load_s)
 
 
 def _executed(
-    code: StageCode, call: Callable[..., Any], attempt: Attempt, inputs: Sequence[Argument], reach: _Reach
+    code: StageCode,
+    call: Callable[..., Any],
+    attempt: Attempt,
+    inputs: Sequence[Argument],
+    reach: _Reach,
+    output_type: Any,
 ) -> Outcome:
     try:
         arguments = bound(inputs, reach.read)
@@ -179,9 +217,10 @@ def _executed(
     except MemoryError as error:
         return Outcome(error=_failed(error, Cause.OUT_OF_MEMORY), service_s=time.perf_counter() - begun_s)
     except Exception as error:
-        return Outcome(error=_failed(error, Cause.RAISED), service_s=time.perf_counter() - begun_s)
+        cause = Cause.PERMANENT if isinstance(error, _PERMANENT) else Cause.RAISED
+        return Outcome(error=_failed(error, cause), service_s=time.perf_counter() - begun_s)
     service_s = time.perf_counter() - begun_s
-    outcome = replace(written(output, code, reach.write), service_s=service_s)
+    outcome = replace(_told(output, output_type, code, reach.write), service_s=service_s)
     return outcome if profiler is None else replace(outcome, profile=_statistics(profiler))
 
 
@@ -222,6 +261,17 @@ def _one(ref: Ref, path: Path, read: Read, values: dict[str, Any]) -> Any:
     return at_path(values[ref.digest], path)
 
 
+def _told(output: Any, output_type: Any, code: StageCode, write: Write) -> Outcome:
+    """The outputs of a stage as values, if they are of its declared type."""
+    if (bad := misfit(output, output_type)) is None:
+        return written(output, code, write)
+    message = (
+        f"its output{bad.path} is of another type (got {shown(bad.found)}); expected {shown(bad.wanted)}, "
+        "as the stage declares"
+    )
+    return Outcome(error=StageError(Cause.PERMANENT, "TypeError", message))
+
+
 def written(output: Any, code: StageCode, write: Write) -> Outcome:
     """The outputs of a stage as values."""
     try:
@@ -243,5 +293,27 @@ def written(output: Any, code: StageCode, write: Write) -> Outcome:
 
 
 def _failed(error: BaseException, cause: Cause) -> StageError:
-    trace = "".join(traceback.format_exception(error))
-    return StageError(cause, type(error).__name__, str(error), trace)
+    lines = traceback.format_exception(error)
+    trace = "".join(shortened(line, ERROR_CHARS) for line in lines)
+    return StageError(cause, type(error).__name__, _text_of(error), trace, _where(error))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its text cannot be made"
+
+
+def _where(error: BaseException) -> str:
+    """File, line and function of the last call outside of trimtab and libraries; "" = there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    if not own:
+        return ""
+    file = own[-1].filename
+    short = file.removeprefix(os.getcwd() + os.sep)
+    return f"{short}:{own[-1].lineno} in {own[-1].name}"
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(("<frozen", *_LIBRARIES))

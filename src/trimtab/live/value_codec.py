@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import pickle
-from typing import Any
+import types
+from collections import ChainMap
+from typing import Any, ClassVar
 
 import cloudpickle
 
 _MAIN = b"__main__"
+_NO_FILE = "<dynamic-code>"  # in cloudpickle's place of the name of a file
 
 
 class Unserialisable(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -23,10 +27,30 @@ def encode(value: Any) -> bytes:
     except Exception:  # what plain pickle refuses, such as a lambda, may still go by value
         pass
     try:
-        by_value: bytes = cloudpickle.dumps(value, 5)
+        return pickled(value)
     except Exception as error:
         raise Unserialisable(f"{type(value).__name__}: {error}") from error
-    return by_value
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Code keeps the name of its file, which cloudpickle leaves out: errors in workers tell it."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {types.CodeType: lambda code: _with_file(code)}, cloudpickle.CloudPickler.dispatch_table
+    )
+
+
+def _with_file(code: types.CodeType) -> tuple[Any, ...]:
+    made, arguments, *rest = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
+    own = tuple(code.co_filename if argument == _NO_FILE else argument for argument in arguments)
+    return made, own, *rest
+
+
+def pickled(value: Any) -> bytes:
+    """The bytes of a value, with the functions and classes in it that workers cannot import."""
+    data = io.BytesIO()
+    _Pickler(data, 5).dump(value)
+    return data.getvalue()
 
 
 def decode(data: bytes | memoryview) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from trimtab.metrics.distribution import mean, percentiles
@@ -59,14 +61,41 @@ def waiting_path(stages: StageRecords, run_idx: int) -> IntArray:
     return np.array(path[::-1], np.int64)
 
 
-def path_shares(stages: StageRecords, runs: IntArray) -> FloatArray:
-    """Seconds on the waiting paths of these runs, [stages, 3]: queueing and transfers, loading, service."""
+class PathTimes(NamedTuple):
+    """Seconds on the waiting paths of some runs."""
+
+    own_s: FloatArray  # [stages, 3]: queueing and transfers, loading, service
+    entering_s: float  # waits of stages without inputs: the run has entered when they are over
+    laid_s: FloatArray  # [stages]: loading and service, and what any waited for nodes that the stage filled
+
+
+def path_times(stages: StageRecords, runs: IntArray) -> PathTimes:
+    """Where the time on the waiting paths of these runs went, and which stage it is laid on.
+
+    A wait for a node is laid on the stages that it serves, by their shares in its time.
+    """
     marks_s = (stages.ready_s, stages.start_s, stages.service_start_s, stages.finish_s)
+    paths = [waiting_path(stages, run_idx) for run_idx in runs.tolist()]
+    rows = np.concatenate(paths) if paths else np.zeros(0, np.int64)
+    rows = rows[stages.served[rows]]
     seconds = np.zeros((len(stages.names), 3))
-    for run_idx in runs.tolist():
-        rows = waiting_path(stages, run_idx)
-        rows = rows[stages.served[rows]]
-        for phase in range(3):
-            spent_s = (marks_s[phase + 1] - marks_s[phase])[rows]
-            np.add.at(seconds[:, phase], stages.stage_idx[rows], spent_s)
-    return seconds
+    for phase in range(3):
+        spent_s = (marks_s[phase + 1] - marks_s[phase])[rows]
+        np.add.at(seconds[:, phase], stages.stage_idx[rows], spent_s)
+    waited_s = (stages.start_s - stages.ready_s)[rows]
+    enters = stages.waited_for[rows] < 0
+    np.subtract.at(seconds[:, 0], stages.stage_idx[rows][enters], waited_s[enters])
+    at_nodes_s = np.bincount(stages.node_idx[rows], waited_s, int(stages.node_idx.max(initial=0)) + 1)
+    laid_s = seconds[:, 1] + seconds[:, 2] + _node_shares(stages) @ at_nodes_s
+    return PathTimes(seconds, float(waited_s[enters].sum()), laid_s)
+
+
+def _node_shares(stages: StageRecords) -> FloatArray:
+    """Share of each stage in the time that a node serves, [stages, nodes]."""
+    rows = np.flatnonzero(stages.served)
+    busy_s = np.zeros((len(stages.names), int(stages.node_idx.max(initial=0)) + 1))
+    np.add.at(
+        busy_s, (stages.stage_idx[rows], stages.node_idx[rows]), (stages.finish_s - stages.start_s)[rows]
+    )
+    shares: FloatArray = busy_s / np.maximum(busy_s.sum(axis=0), 1e-300)
+    return shares

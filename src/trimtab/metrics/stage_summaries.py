@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.metrics.chain_metrics import path_shares, runs_of
+from trimtab.metrics.chain_metrics import path_times, runs_of
 from trimtab.metrics.run_records import BoolArray, StageRecords
 
 PATHS = 2000  # runs whose waiting paths are followed, evenly over all finished ones
@@ -22,9 +22,10 @@ class StageSummary:
     queueing_s: float  # from its inputs to its slot, transfers included
     service_s: float  # in its slot, loading included
     moved_gib: float  # inputs moved to its nodes, in all
-    path_queueing_frac: float  # of the time on the paths that decided when runs ended
+    path_queueing_frac: float  # of the time on the paths that decided when runs ended, but waiting to enter
     path_loading_frac: float
     path_service_frac: float  # computing
+    path_laid_frac: float  # loading, computing, and what any stage waited for nodes that this one filled
 
     @property
     def path_frac(self) -> float:
@@ -37,12 +38,15 @@ def stage_summaries(stages: StageRecords, is_finished: BoolArray) -> list[StageS
     runs = runs_of(stages)
     runs = runs[is_finished[runs]]
     chosen = runs[np.unique(np.linspace(0, len(runs) - 1, PATHS).astype(np.int64))] if len(runs) else runs
-    shares = path_shares(stages, chosen)
-    shares /= max(float(shares.sum()), 1e-300)
+    times = path_times(stages, chosen)
+    total_s = max(float(times.own_s.sum()) + times.entering_s, 1e-300)
+    shares = np.column_stack((times.own_s, times.laid_s)) / total_s
     return [_summary(stages, k, *shares[k].tolist()) for k in range(len(stages.names))]
 
 
-def _summary(stages: StageRecords, k: int, queueing: float, loading: float, service: float) -> StageSummary:
+def _summary(
+    stages: StageRecords, k: int, queueing: float, loading: float, service: float, laid: float
+) -> StageSummary:
     rows = np.flatnonzero((stages.stage_idx == k) & stages.served)
     queueing_s, service_s = (stages.start_s - stages.ready_s)[rows], (stages.finish_s - stages.start_s)[rows]
     return StageSummary(
@@ -54,23 +58,30 @@ def _summary(stages: StageRecords, k: int, queueing: float, loading: float, serv
         path_queueing_frac=queueing,
         path_loading_frac=loading,
         path_service_frac=service,
+        path_laid_frac=laid,
     )
 
 
+def entering_frac(summaries: Sequence[StageSummary]) -> float:
+    """Share of the time on the deciding paths in which runs waited to enter."""
+    return max(0.0, 1.0 - sum(summary.path_frac for summary in summaries))
+
+
 def bottleneck(summaries: Sequence[StageSummary]) -> StageSummary:
-    """The stage that takes most of the time on the deciding paths."""
-    return max(summaries, key=lambda summary: summary.path_frac)
+    """The stage that most of the time on the deciding paths is laid on."""
+    return max(summaries, key=lambda summary: summary.path_laid_frac)
 
 
 def bottleneck_text(summaries: Sequence[StageSummary]) -> str:
     """The bottleneck, and what would help, in words."""
     first = bottleneck(summaries)
-    share = 1.0 / first.path_frac if first.path_frac > 0.0 else 0.0
-    waiting_frac, loading_frac = first.path_queueing_frac * share, first.path_loading_frac * share
+    share = 1.0 / first.path_laid_frac if first.path_laid_frac > 0.0 else 0.0
+    loading_frac = first.path_loading_frac * share
+    waiting_frac = max(0.0, 1.0 - loading_frac - first.path_service_frac * share)
     loading = f" and {100 * loading_frac:.0f} % loading" if loading_frac >= 0.005 else ""
     return (
-        f"{first.stage} is the bottleneck: {100 * first.path_frac:.0f} % of the time on the paths that "
-        f"decide when runs end, {100 * waiting_frac:.0f} % of it waiting and transfers{loading}; "
+        f"{first.stage} is the bottleneck: {100 * first.path_laid_frac:.0f} % of the time on the paths that "
+        f"decide when runs end, {100 * waiting_frac:.0f} % of it waiting for nodes that it fills{loading}; "
         f"{_remedy(waiting_frac, loading_frac)} would help"
     )
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
-from trimtab.chains.run_advice import REASONS, bottleneck_text, critical_path, found_bottleneck
+from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
 from trimtab.metrics.stage_summaries import StageSummary
 from trimtab.report import stage_figures
 from trimtab.report.curve_cards import GANTT, wide
@@ -19,7 +19,7 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from trimtab.chains.run_timeline import RunTimeline, StageRun
+    from trimtab.chains.run_timeline import RunTimeline
 
 FAILURES = 20  # that are shown
 PATH_ROWS = 200  # of the critical path
@@ -84,11 +84,13 @@ def timeline_table(timeline: RunTimeline) -> pl.DataFrame:
 
 
 def waits_by_stage(timeline: RunTimeline) -> dict[str, dict[str, float]]:
-    """Seconds of each stage by reason."""
-    seconds = {stage.name: dict.fromkeys(REASONS, 0.0) for stage in timeline.stages}
+    """Seconds of each stage by reason, after those that inputs waited to enter."""
+    seconds = {name: dict.fromkeys(REASONS, 0.0) for name in (ENTERING, *(s.name for s in timeline.stages))}
     for run in timeline.runs:
+        waits_s = run.waits_s
+        seconds[ENTERING]["queue"] += waits_s.pop("entering")
         own = seconds[timeline.stages[run.stage].name]
-        for reason, spent_s in run.waits_s.items():
+        for reason, spent_s in waits_s.items():
             own[reason] += spent_s
     return {name: {REASONS[r]: s for r, s in own.items()} for name, own in seconds.items()}
 
@@ -109,8 +111,7 @@ def _stats(timeline: RunTimeline) -> str:
 
 def _path_table(timeline: RunTimeline) -> str:
     heads = ("stage", "input", "worker", *REASONS.values())
-    path = critical_path(timeline)
-    rows = "".join(_path_row(timeline, run) for run in path[-PATH_ROWS:])
+    rows = "".join(_path_row(row) for row in path_rows(timeline)[-PATH_ROWS:])
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     return (
         '<div class="card scroll" tabindex="0" role="region" aria-label="Critical path">'
@@ -118,11 +119,10 @@ def _path_table(timeline: RunTimeline) -> str:
     )
 
 
-def _path_row(timeline: RunTimeline, run: StageRun) -> str:
-    name = f"{timeline.stages[run.stage].name}[{run.instance}]"
-    texts = (str(run.number), f"{run.node} {run.worker}", *(f"{s:.3f}" for s in run.waits_s.values()))
-    cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-    return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
+def _path_row(row: PathRow) -> str:
+    waits = (f"{row.waits_s[reason]:.3f}" if reason in row.waits_s else "" for reason in REASONS)
+    cells = "".join(f"<td>{escape(text)}</td>" for text in (str(row.number), row.worker, *waits))
+    return f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>'
 
 
 def _groups(timeline: RunTimeline) -> Mapping[str, list[tuple[str, str, str]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate
 from trimtab.metrics.run_paths import RunPath
-from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text
+from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, entering_frac
 from trimtab.report import stage_figures, time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
@@ -60,7 +60,9 @@ def _chains_section(run: Run) -> str:
     if not run.stage_summaries:
         return ""
     how = f"{bottleneck_text(run.stage_summaries)}. Shares are of the paths that decided when runs ended."
-    groups = {stage.stage: _stage_rows(stage) for stage in run.stage_summaries}
+    entering = f"{100 * entering_frac(run.stage_summaries):.3g}"
+    groups = {"Waiting to enter": [("share of the paths", entering, "%")]}
+    groups |= {stage.stage: _stage_rows(stage) for stage in run.stage_summaries}
     paths = {
         f"{path.which.capitalize()} run, {path.run_idx}: {path.completion_s:.4g} s": _path_rows(run, path)
         for path in run.run_paths

@@ -134,7 +134,7 @@ async def runs_as_jobs_and_lists(gateway: ServedGateway, client: Client) -> None
     status, told, _ = await client.run("draw", 30, inputs=["a", "b"])
     assert status == 200
     assert told["data"][0]["output"] == {"base64": "UE5HIGE="}
-    assert "picture[0] after 1 attempts: KeyError" in told["data"][1]["error"]
+    assert "picture[0] after 1 attempt: KeyError" in told["data"][1]["error"]
 
     admin = {"headers": {"authorization": "Bearer admin", "x-trimtab-admin": "1"}}
     async with gateway.session.get(f"{gateway.admin}/metrics", **admin) as answer:

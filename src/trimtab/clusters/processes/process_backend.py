@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trimtab.clusters.peak_memory import machine_gib
 from trimtab.clusters.pool_sizes import IDLE_S, PoolSizes
 from trimtab.clusters.processes.large_values import INLINE_BYTES, Spool, make_spool
 from trimtab.clusters.processes.silence import BEAT_S, CUT_S
@@ -46,13 +48,15 @@ class Processes:
         """Nothing starts yet.
 
         Args:
-            nodes: default is one with a slot per core.
+            nodes: default is one with a slot per core. One that does not count its memory has the machine's.
             cut_s: silence after which a worker is lost.
             idle_s: after which an idle worker ends, of a node that keeps fewer than it has slots.
             season_s: after which arrivals repeat, for such a node to grow before; 0 = its queue decides.
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._nodes = tuple(nodes) or (StageNode("local", slots=cores),)
+        if len(self._nodes) == 1 and "memory_gib" not in (only := self._nodes[0]).capacity:
+            self._nodes = (replace(only, capacity={**only.capacity, "memory_gib": machine_gib()}),)
         self._workers: list[list[WorkerProcess]] = [[] for _ in self._nodes]
         self._starting = [0] * len(self._nodes)
         self._ending: set[WorkerProcess] = set()

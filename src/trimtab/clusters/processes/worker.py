@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from trimtab.clusters.peak_memory import PeakMemory
+from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
 from trimtab.clusters.processes.large_values import Spool
 from trimtab.clusters.processes.silence import BEAT_S
 from trimtab.clusters.processes.wire import Frames, Setup, framed, outcome_message, read_start
@@ -30,7 +30,6 @@ class Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._frames = connection, Frames()
         self._in_stage = self._is_cancelled = False
-        self._memory = PeakMemory()
         self._sends = threading.Lock()
 
     def run(self) -> None:
@@ -66,7 +65,9 @@ class Worker:
         self._spool = Spool(setup.spool, setup.inline_bytes)
         with contextlib.suppress(OSError):
             os.chdir(setup.folder)
-        return LoadedStages(setup.stages)
+        self._limits = MemoryLimits(declared_gib(setup.stages), self._end_by_memory)
+        self._memory = PeakMemory(self._limits)
+        return LoadedStages(setup.stages, self._memory.note_base)
 
     def _serve(self, stages: LoadedStages, message: Any) -> bytes:
         number, attempt, inputs = read_start(message)
@@ -79,8 +80,17 @@ class Worker:
             )
         finally:
             self._in_stage = False
-        peak_gib = self._memory.end(attempt.stage, outcome.service_s)
-        return outcome_message(number, by_worker(outcome, str(os.getpid()), peak_gib))
+        peak_gib, problem = self._memory.end(attempt.stage, outcome.service_s)
+        judged = self._limits.judged(attempt.stage, outcome, problem)
+        if judged is not outcome:
+            for ref in outcome.values:
+                self._spool.drop(ref)
+        return outcome_message(number, by_worker(judged, str(os.getpid()), peak_gib))
+
+    def _end_by_memory(self, problem: str) -> None:
+        """The stage that runs has exceeded its limit. It may be in C code: only its process can be ended."""
+        self._send(framed(("memory", problem)))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _die_with_host() -> None:

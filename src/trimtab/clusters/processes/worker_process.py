@@ -131,6 +131,8 @@ class WorkerProcess(asyncio.Protocol):
             if message[0] == "ready":
                 if not self.ready.done():
                     self.ready.set_result(None)
+            elif message[0] == "memory":  # it kills itself now
+                self._cause = StageError(Cause.MEMORY_LIMIT, "", message[1])
             elif message[0] != "beat":
                 number, outcome = read_outcome(message)
                 if not self._queue.ended(number, outcome):
@@ -143,7 +145,9 @@ class WorkerProcess(asyncio.Protocol):
         if error.cause is Cause.WORKER_LOST and not error.message:
             error = StageError(Cause.WORKER_LOST, "", f"process {self.pid} ended {_how(code)}")
         self._queue.lost(error, f"process {self.pid}")
-        if not self.ready.done():
+        if self._is_stopped:
+            self.ready.cancel()
+        elif not self.ready.done():
             self.ready.set_exception(ConnectionError(f"a worker process ended {_how(code)} as it started"))
         if not self._is_stopped:
             self._lost(self)

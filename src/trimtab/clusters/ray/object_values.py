@@ -48,6 +48,13 @@ class Bundle:
     machine: str  # where it was made
     origin: Origin | None = None  # None = put by the host
     heirs: int = 0  # bundles that were made of it: they keep its origin
+    copy: Any = None  # the same on another machine
+    copy_machine: str = ""
+
+    def lose(self) -> None:
+        """What was made is gone: the copy takes its place, if there is one."""
+        self.object, self.machine, self.copy = self.copy, self.copy_machine or self.machine, None
+        self.copy_machine = ""
 
 
 @dataclass(slots=True)
@@ -115,7 +122,7 @@ class Values:
         """Drop a bundle that no run holds; what it was made of is known as long as another one needs that."""
         if bundle.parts > 0:
             return
-        bundle.object = None
+        bundle.object = bundle.copy = None
         if bundle.heirs > 0:
             return
         del self._bundles[number]
@@ -125,10 +132,13 @@ class Values:
                 self._forget(source, parent)
 
     def lose_on(self, machine: str) -> set[int]:
-        """A machine is lost, and what was made there: the numbers of those bundles."""
+        """A machine is lost, and what was made there: the numbers of those bundles, those with a copy too."""
+        for bundle in self._bundles.values():
+            if bundle.copy_machine == machine:
+                bundle.copy, bundle.copy_machine = None, ""
         lost = {n for n, bundle in self._bundles.items() if bundle.machine == machine and bundle.object}
         for number in lost:
-            self._bundles[number].object = None
+            self._bundles[number].lose()
         return lost
 
     def message(self, attempt: Attempt, inputs: Sequence[Argument]) -> Message:

@@ -6,11 +6,12 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+import ray
 from ray.exceptions import RayError
 
 from trimtab.clusters.pool_sizes import IDLE_S
@@ -38,6 +39,7 @@ from trimtab.live.stage_backend import (
 RESTORES: Final = 3  # times that the lost inputs of an attempt are made again
 RESTORE_WAIT_S, RESTORE_POLL_S = 60.0, 0.1  # for a worker that makes lost inputs again
 VALUES_FRAC: Final = 0.5  # of the object store: the rest is for attempts that run, and others
+COPY_S: Final = 60.0  # for a copy of a value to be made
 POLL_S: Final = 1.0  # how soon a value that is awaited is found to be lost
 
 
@@ -76,6 +78,7 @@ class Ray:
         self._nodes = self._given
         self._at: dict[Attempt, RayWorker] = {}
         self._restoring: dict[int, asyncio.Task[None]] = {}
+        self._copying: set[asyncio.Task[None]] = set()
         self._values = Values(inline_bytes)
         self._pools: Pools | None = None
         self._is_connected = self._is_shared = False
@@ -125,9 +128,10 @@ class Ray:
 
     @property
     def value_bytes(self) -> float:
-        """The most bytes of large values in the object store."""
+        """The most bytes of large values in the object store; of copies only half of it is for the first."""
         assert self._pools is not None
-        return VALUES_FRAC * self._pools.store_bytes
+        copies = max((code.copies for code in self._stages.values()), default=1)
+        return VALUES_FRAC * self._pools.store_bytes / copies
 
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
         """Let pools grow and shrink."""
@@ -180,7 +184,9 @@ class Ray:
     def _kept(self, outcome: Outcome, found: Any, machine: str, origin: Origin) -> Outcome:
         assert self._pools is not None
         near = tuple(j for j, name in enumerate(self._pools.machines) if name == machine)
-        kept = iter(self._values.keep(found, outcome.values, machine, near, origin))
+        refs = self._values.keep(found, outcome.values, machine, near, origin)
+        self._copy({int(ref.place.partition("#")[0]) for ref in refs if ref.place})
+        kept = iter(refs)
         ends = [replace(o, outputs=tuple(islice(kept, len(o.outputs)))) for o in outcome.in_turn]
         return in_one(ends)
 
@@ -214,12 +220,32 @@ class Ray:
             parts = await _fetched(self._values.bundle(int(number)))
             if parts is not None:
                 return bytes(parts[int(part)])
-            self._values.bundle(int(number)).object = None
+            self._values.bundle(int(number)).lose()
         raise ValueLost(ref.digest)
 
     def release(self, refs: Sequence[Ref]) -> None:
         """Free values."""
         self._values.release(refs)
+
+    def _copy(self, numbers: Collection[int]) -> None:
+        """Copy the bundles of stages that want it, while work goes on."""
+        for number in numbers:
+            origin = self._values.bundle(number).origin
+            made_by = () if origin is None else origin.attempt.in_turn
+            if any(self._stages[each.stage].copies > 1 for each in made_by):
+                task = asyncio.get_running_loop().create_task(self._copied(self._values.bundle(number)))
+                self._copying.add(task)
+                task.add_done_callback(self._copying.discard)
+
+    async def _copied(self, bundle: Bundle) -> None:
+        assert self._pools is not None
+        made = self._pools.copied(bundle.object, bundle.machine)
+        if made is None:
+            return
+        found, machine = made
+        original = bundle.object
+        if await asyncio.to_thread(_is_made, found) and bundle.object is original:
+            bundle.copy, bundle.copy_machine = found, machine
 
     def _on_cut(self, machine: str) -> None:
         """A machine is out of reach, with the values there: what waits for them elsewhere is begun again."""
@@ -230,13 +256,14 @@ class Ray:
             for worker in list(workers):
                 if name != machine and any(lost.intersection(reads) for reads in worker.reads.values()):
                     worker.kill(error)
+        self._copy({number for number in lost if self._values.bundle(number).object is not None})
 
     async def _find_lost(self, numbers: Sequence[int]) -> None:
         """Find out which bundles are lost, after an attempt could not read one."""
         for number in numbers:
             bundle = self._values.bundle(number)
             if bundle.object is not None and await _fetched(bundle) is None:
-                bundle.object = None
+                bundle.lose()
 
     async def _restore(self, numbers: Sequence[int]) -> None:
         """Make lost bundles again. Raises ValueLost."""
@@ -277,7 +304,7 @@ class Ray:
 
     async def close(self) -> None:
         """Stop all workers, free everything, and end an own cluster."""
-        for task in list(self._restoring.values()):
+        for task in (*self._restoring.values(), *self._copying):
             task.cancel()
         if self._pools is not None:
             await self._pools.close()
@@ -304,3 +331,9 @@ async def _fetched(bundle: Bundle) -> Sequence[Any] | None:
             return parts
     fetching.cancel()
     return None
+
+
+def _is_made(found: Any) -> bool:
+    """Whether an object is there, once that is known; False = one of the two machines is gone."""
+    ready, _ = ray.wait([found], fetch_local=False, timeout=COPY_S)
+    return bool(ready)

@@ -14,7 +14,7 @@ import cloudpickle
 
 from trimtab.live.stage_backend import StageCode
 from trimtab.live.stage_execution import Imported
-from trimtab.live.value_codec import decode
+from trimtab.live.value_codec import decode, pickled
 
 
 def by_value(code: StageCode) -> StageCode:
@@ -29,7 +29,7 @@ def by_value(code: StageCode) -> StageCode:
     beside = {m.__name__: m for m in list(sys.modules.values()) if _is_under(_folder(m), home)}
     beside.pop("__main__", None)  # goes by value anyway
     with _by_value(list(beside.values())):
-        return replace(code, code=cloudpickle.dumps(target, 5))
+        return replace(code, code=pickled(target))
 
 
 def _folder(module: ModuleType | None) -> Path | None:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from trimtab.clusters.messages import NODE_VARIABLE, outcome_fields, read_attempt
-from trimtab.clusters.peak_memory import PeakMemory
+from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
 from trimtab.live.stage_backend import Cause, Outcome, Ref, StageError, digest_of
 from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
 from trimtab.live.stage_logging import install
@@ -34,8 +34,9 @@ class StageWorker:
             os.environ.setdefault(name, "1")  # threads of several workers would contend
         os.environ[NODE_VARIABLE] = node
         install()
-        self._stages = LoadedStages(stages)
-        self._memory = PeakMemory()
+        self._limits = MemoryLimits(declared_gib(stages), lambda _: None)  # an actor is not ended for it
+        self._memory = PeakMemory(self._limits)
+        self._stages = LoadedStages(stages, self._memory.note_base)
         self._lock = threading.Lock()
         self._runs: tuple[int, int] | None = None  # the number of the attempt, and its thread
         self._cancelled: set[int] = set()
@@ -88,7 +89,8 @@ class StageWorker:
                 outcome = execute(
                     self._stages, attempt, inputs, read, write, lambda: number in self._cancelled
                 )
-                peak_gib = self._memory.end(attempt.stage, outcome.service_s)
+                peak_gib, problem = self._memory.end(attempt.stage, outcome.service_s)
+                outcome = self._limits.judged(attempt.stage, outcome, problem)
                 outcome = by_worker(outcome, str(os.getpid()), peak_gib)
         except Cancelled:  # came after the stage's own code
             pass
@@ -121,8 +123,13 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class MachineWatch:
-    """Knows which processes of its machine live."""
+    """Knows which processes of its machine live, and keeps copies of values there."""
 
+    @ray.method(concurrency_group=CONTROL)
     def alive(self, pids: Sequence[int]) -> list[int]:
         """Those of these processes that exist."""
         return [pid for pid in pids if os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")]
+
+    def copy(self, bundle: Sequence[Any]) -> tuple[Any, ...]:
+        """The same values, on this machine."""
+        return tuple(pickle.PickleBuffer(part) for part in bundle)

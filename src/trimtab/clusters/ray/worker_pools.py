@@ -61,6 +61,7 @@ class Pools:
         self.machines: list[str] = []  # of each node
         self._watches: dict[str, tuple[str, Any, Pulse]] = {}  # by name of the machine: id, actor
         self._cut: set[str] = set()
+        self._n_copied = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._lost: Callable[[Exception], None] = lambda _: None
@@ -153,7 +154,7 @@ class Pools:
         return ray.remote(max_restarts=0, max_task_retries=0, scheduling_strategy=strategy, **options)(kind)
 
     def _watch_machine(self, machine: Machine) -> None:
-        watch = self._made(MachineWatch, machine, num_cpus=0).remote()
+        watch = self._made(MachineWatch, machine, num_cpus=0, concurrency_groups={CONTROL: 1}).remote()
         asked: list[RayWorker] = []  # one that starts before the answer comes is not in it
 
         def ask() -> Awaitable[Any]:
@@ -170,6 +171,15 @@ class Pools:
             logger.debug("machine %s does not answer: %s", machine.name, error)
 
         self._watches[machine.name] = machine.id, watch, Pulse(ask, told, failed)
+
+    def copied(self, found: Any, machine: str) -> tuple[Any, str] | None:
+        """A copy of an object on another machine than this one, and which; None = there is no other."""
+        others = sorted(name for name in self._watches if name != machine and name not in self._cut)
+        if not others:
+            return None
+        self._n_copied += 1
+        chosen = others[self._n_copied % len(others)]
+        return self._watches[chosen][1].copy.remote(found), chosen
 
     def _on_machine(self, machine: str) -> list[RayWorker]:
         return [

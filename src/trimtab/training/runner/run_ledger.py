@@ -17,8 +17,8 @@ from typing import Any, Final
 import platformdirs
 
 from trimtab.errors import UsageError
-from trimtab.jobs.run_journal import LEASE_S, RunJournal
-from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
+from trimtab.jobs.run_journal import RunJournal
+from trimtab.jobs.run_rows import ACTIVE, LEASE_S, AttemptRecord, ResultRecord, RunRecord
 from trimtab.training.runner.job_list import JobList, JobSpec
 
 STAGE: Final = "train"

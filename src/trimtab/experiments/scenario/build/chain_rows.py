@@ -37,7 +37,7 @@ class _Stage:
     position: int  # in the templates
 
     def counts(self, seed: int, n: int) -> IntArray:
-        """Instances in each run, [runs]; a map over no items has one, which is skipped."""
+        """Items in each run, [runs]."""
         deciding = self.chain.stages[self.chain.counted_like(self.name)]
         if deciding.count is None:
             return np.ones(n, np.int64)
@@ -66,9 +66,7 @@ def build_chains(
     """The stages of the requests whose class is a chain; None if there is no chain."""
     if not sections:
         return None
-    templates = templates_of(
-        {name: {s: stage.template() for s, stage in c.stages.items()} for name, c in sections.items()}
-    )
+    templates = templates_of({name: chain.templates() for name, chain in sections.items()})
     chain_of_class = np.full(len(served.classes), -1, np.int32)
     for k, name in enumerate(sections):
         chain_of_class[list(served.classes).index(name)] = k
@@ -143,14 +141,16 @@ def _empty(
     of_run = template_idx[template_idx >= 0]
     sizes = np.diff(templates.first)[of_run]
     first_group = np.cumsum(sizes) - sizes
-    counts, skipped = np.zeros(int(sizes.sum()), np.int64), np.zeros(int(sizes.sum()), np.bool_)
+    counts = np.zeros(int(sizes.sum()), np.int64)
+    skipped, empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
     for position, stage in stages.items():
         template = int(np.searchsorted(templates.first, position, side="right")) - 1
         runs = np.flatnonzero(of_run == template)
         groups = first_group[runs] + position - templates.first[template]
         drawn = stage.counts(seed, len(runs))[alike[template]]
         counts[groups] = np.maximum(drawn, 1)
-        skipped[groups] = stage.is_skipped(seed, len(runs))[alike[template]] | (drawn == 0)
+        skipped[groups] = stage.is_skipped(seed, len(runs))[alike[template]]
+        empty[groups] = (drawn == 0) & ~skipped[groups]
     n = int(counts.sum())
     return Chains(
         templates=templates,
@@ -159,7 +159,8 @@ def _empty(
         work=new_stage_work(n),
         truth=np.zeros(n, TRUTH),
         output_gib=np.zeros(n),
-        is_skipped=np.repeat(skipped, counts),
+        is_skipped=np.repeat(skipped | empty, counts),
+        empty_rows=np.flatnonzero(np.repeat(empty, counts)),
     )
 
 

@@ -77,7 +77,7 @@ class StageSection(Spec):
             return self.expected_count
         return float(self.count.value) if isinstance(self.count, ConstantSizes) else 1.0
 
-    def template(self) -> StageSpec:
+    def template(self, *, is_map: bool) -> StageSpec:
         """The stage as the loop has it."""
         return StageSpec(
             after={name: Flow[flow.upper()] for name, flow in self.after.items()},
@@ -86,6 +86,7 @@ class StageSection(Spec):
             failed_max_frac=self.failed_max_frac,
             error_frac=self.error_frac,
             is_stored=self.stored,
+            is_map=is_map,
         )
 
 
@@ -112,6 +113,13 @@ class ChainSection(Spec):
                 if stage.deterministic and stage.after.keys() <= found:
                     found.add(name)
         return frozenset(found)
+
+    def templates(self) -> dict[str, StageSpec]:
+        """The stages as the loop has them."""
+        return {
+            name: stage.template(is_map=self.stages[self.counted_like(name)].count is not None)
+            for name, stage in self.stages.items()
+        }
 
     def counted_like(self, name: str) -> str:
         """The stage whose count decides that of a stage."""
@@ -163,7 +171,7 @@ def _same_count(chain: ChainSection, a: str, b: str) -> bool:
 
 
 def _graph_field_errors(chain: str, section: ChainSection) -> Iterator[FieldError]:
-    after = {name: stage.template().after for name, stage in section.stages.items()}
+    after = {name: stage.after for name, stage in section.templates().items()}
     try:
         check_stages(chain, after)
     except ChainError as error:
