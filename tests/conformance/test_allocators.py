@@ -6,7 +6,7 @@ import gc
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ def test_an_allocator_is_a_frozen_bag_of_parameters_in_a_file_of_its_name(name: 
     assert is_dataclass(cls)
     assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert Path(inspect.getfile(cls)).stem == name.replace("-", "_")
-    assert all(f.type in {"int", "float", "bool", "str"} for f in fields(cls))
 
 
 def same(first: JobRecords, second: JobRecords) -> bool:

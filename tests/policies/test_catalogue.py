@@ -230,7 +230,7 @@ def test_descriptions(own: Path) -> None:
     assert (power.name, power.kind) == ("power-of-d", "dispatch")
     assert power.idea in power.documentation
     assert power.source.startswith("Michael Mitzenmacher")
-    assert [(p.name, p.kind, p.default) for p in power.parameters] == [("d", "int", 2)]
+    assert [(p.name, p.kind, p.default) for p in power.parameters] == [("d", "an integer from 1 to 8", 2)]
     assert describe("edf").kind == "order"
     assert describe(f"{own}:First").source == ""
     with pytest.raises(UsageError, match="no \\+order"):

@@ -101,5 +101,5 @@ def test_the_mean_of_a_class_is_learned_from_its_requests() -> None:
 
 
 def test_a_power_below_one_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"cmu\.power.*1 or more"):
+    with pytest.raises(UsageError, match=r"cmu\.power.*a number from 1 on"):
         find("random+cmu(power=0.5)")

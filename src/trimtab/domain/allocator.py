@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self
 
+from trimtab.domain.parameters import check_parameters
 from trimtab.domain.training_jobs import Floats, Ints, Records
 
 
@@ -129,6 +130,10 @@ class Allocator:
     keeps_gangs: ClassVar[bool] = True
     clock: ClassVar[str] = "events"
     placement: ClassVar[str] = "consolidated"
+
+    def __post_init__(self) -> None:
+        """Check the parameters. A subclass with a `__post_init__` of its own calls this one first."""
+        check_parameters(self, self.label)
 
     @property
     def label(self) -> str:

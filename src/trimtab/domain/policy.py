@@ -14,6 +14,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.cluster_state import Choice, ClusterState, Request
 from trimtab.domain.needs import Degraded, Host, Need
+from trimtab.domain.parameters import check_parameters
 from trimtab.domain.view import Memory, Plan, View, memory
 from trimtab.errors import UsageError
 
@@ -53,6 +54,10 @@ class Policy:
     lane_by: ClassVar[LaneBy] = ""
     compares: ClassVar[int] = 0
     binds: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters. A subclass with a `__post_init__` of its own calls this one first."""
+        check_parameters(self, name_of(self))
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

@@ -21,10 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
+from trimtab.domain.parameters import default_of, kind_text, kinds_of, parameters_of
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.policies.shared.renamed import check_names
-from trimtab.validation.named_classes import class_at, default_of, label_of, parameters_of, section, values_of
+from trimtab.validation.named_classes import class_at, label_of, section, values_of
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 
@@ -71,7 +72,7 @@ class Parameter:
     """A number or word that a policy may be given."""
 
     name: str
-    kind: str  # its type, as written
+    kind: str  # what it may be, in words
     default: Any
 
 
@@ -128,10 +129,16 @@ def describe(name: str) -> Description:
         raise UsageError("describes one policy at a time", field="policy", value=name, expected="no +order")
     cls = policy_class(name)
     text = inspect.getdoc(cls) or ""
-    parameters = tuple(Parameter(f.name, str(f.type), default_of(f)) for f in parameters_of(cls))
+    parameters = described_parameters(cls)
     return Description(
         cls.name or cls.__name__, _kind(cls), cls.idea(), section(text, "Source"), text, parameters
     )
+
+
+def described_parameters(cls: type) -> tuple[Parameter, ...]:
+    """The parameters of a policy, an allocator or a part of one."""
+    kinds = kinds_of(cls)
+    return tuple(Parameter(f.name, kind_text(kinds.get(f.name)), default_of(f)) for f in parameters_of(cls))
 
 
 def policy_class(name: str, kind: str | None = None) -> type[Policy]:

@@ -26,6 +26,7 @@ from trimtab.errors import TraceError
 
 _TYPE: Final = re.compile(r"^(?P<model>[^()]+?)(?: \(batch size (?P<batch>\d+)\))?$")
 _FIELDS: Final = (10, 11, 12)
+MODES: Final = ("static", "accordion", "gns")  # how the batch of a job changes
 _SCHEDULE: Final = ("file", "job", "job_type", "mode", "gpus", "batch_by_epoch")
 _LONGEST_LINE: Final = 1 << 16
 Key = tuple[str, int, int]  # model, batch, GPUs
@@ -42,7 +43,7 @@ class GavelJob:
     batch: int  # 0 = the type names none
     steps: int
     gpus: int
-    mode: str  # static, accordion or gns
+    mode: str  # one of MODES
     priority: float
     arrival_s: float
     duration_s: float = math.nan  # nan = the list does not say

@@ -18,15 +18,13 @@ from typing import Any, TypeAlias
 from trimtab.domain.allocator import Allocator, JobNeed
 from trimtab.engine.policy_errors import line_of
 from trimtab.errors import PolicyNotFound, TrimtabError, UsageError
-from trimtab.policies.catalogue import Description, Parameter
+from trimtab.policies.catalogue import Description, described_parameters
 from trimtab.training.clocks import CLOCKS, Clock
 from trimtab.training.gang_placement import PLACEMENT_RULES, PlacementRule
 from trimtab.training.restart_costs import RESTART_COSTS, RestartCost
 from trimtab.validation.named_classes import (
     class_at,
-    default_of,
     label_of,
-    parameters_of,
     parse_call,
     section,
     values_of,
@@ -110,9 +108,8 @@ def describe_allocator(name: str) -> Description:
     """The catalogue's entry, of kind "training"."""
     cls = allocator_class(name)
     text = inspect.getdoc(cls) or ""
-    parameters = tuple(Parameter(f.name, str(f.type), default_of(f)) for f in parameters_of(cls))
     title = cls.name or cls.__name__
-    return Description(title, TRAINING, cls.idea(), section(text, "Source"), text, parameters)
+    return Description(title, TRAINING, cls.idea(), section(text, "Source"), text, described_parameters(cls))
 
 
 def clock_of(text: str) -> Clock:

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.training_jobs import Flags, Ints
 
 
@@ -45,7 +46,7 @@ class Rounds:
 
     name: ClassVar[str] = "rounds"
     reads_finish: ClassVar[bool] = False
-    period_s: float = 60.0
+    period_s: Positive = 60.0
     from_first: bool = False
 
     def first_s(self, arrival_s: float, now_s: float = -math.inf) -> float:
@@ -73,7 +74,7 @@ class StepRounds:
 
     name: ClassVar[str] = "step-rounds"
     reads_finish: ClassVar[bool] = True
-    period_s: float = 120.0
+    period_s: Positive = 120.0
 
     def first_s(self, arrival_s: float, now_s: float = 0.0) -> float:
         """At the arrival."""
@@ -90,7 +91,7 @@ class Events:
 
     name: ClassVar[str] = "events"
     reads_finish: ClassVar[bool] = True
-    slot_s: float = 0.0
+    slot_s: NonNegative = 0.0
 
     def first_s(self, arrival_s: float, now_s: float = -math.inf) -> float:
         """At the arrival, or at the end of the slot."""
@@ -116,7 +117,7 @@ class Leases:
 
     name: ClassVar[str] = "leases"
     reads_finish: ClassVar[bool] = False
-    term_s: float = 240.0
+    term_s: Positive = 240.0
 
     def first_s(self, arrival_s: float, now_s: float = -math.inf) -> float:
         """The first end of a lease at or after the arrival."""
@@ -136,7 +137,7 @@ class Arrivals:
 
     name: ClassVar[str] = "arrivals"
     reads_finish: ClassVar[bool] = False
-    slot_s: float = 60.0
+    slot_s: NonNegative = 60.0
 
     def first_s(self, arrival_s: float, now_s: float = -math.inf) -> float:
         """At the arrival, or at the end of the slot."""

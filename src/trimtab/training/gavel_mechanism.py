@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, configs
 
 
@@ -48,10 +49,10 @@ class GavelAllocator(Allocator):
 
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT})
     clock: ClassVar[str] = "step-rounds(period_s=120)"
-    round_s: float = 120.0
-    reset_s: float = 1000.0
-    overhead_s: float = 20.0
-    variant: str = "gavel"
+    round_s: Positive = 120.0
+    reset_s: NonNegative = 1000.0
+    overhead_s: NonNegative = 20.0
+    variant: Literal["gavel", "sia"] = "gavel"
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:
         """Share of its time that each job should run on each type, [jobs, types]."""

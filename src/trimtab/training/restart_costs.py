@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
+from trimtab.domain.parameters import Count, NonNegative
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Workload
 
 
@@ -117,7 +118,7 @@ class FlatRestart(_Charges):
     """The same seconds for each change."""
 
     name: ClassVar[str] = "flat"
-    seconds_s: float = 30.0
+    seconds_s: NonNegative = 30.0
 
     def expected_s(self, job_idx: Ints, n_gpus: Ints) -> Floats:
         """The flat cost."""
@@ -155,7 +156,7 @@ class ElasticFlowRestart(_Charges):
     """
 
     name: ClassVar[str] = "elasticflow"
-    slot: int = 60
+    slot: Count = 60
 
     def begin(self, workload: Workload, total_gpus: int) -> None:
         """Choose the constants by the size of the cluster."""

@@ -10,20 +10,22 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import math
 import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
+from trimtab.domain.parameters import base_type, check_value, default_of, kinds_of, parameters_of
 from trimtab.errors import UsageError
 
 T = TypeVar("T")
 
+_WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # numbers that Python has no literal for
 _CALL = re.compile(r"\s*((?:.+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?\s*")
 
 
@@ -118,21 +120,9 @@ def _execute(name: str, path: Path, source: bytes) -> ModuleType:
     return module
 
 
-def parameters_of(cls: type) -> list[Field[Any]]:
-    """The parameters of a class."""
-    return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
-
-
-def default_of(parameter: Field[Any]) -> Any:
-    """Its default; None = it has none."""
-    if parameter.default_factory is not MISSING:
-        return parameter.default_factory()
-    return None if parameter.default is MISSING else parameter.default
-
-
 def values_of(cls: type, name: str, arguments: str) -> dict[str, Any]:
     """The values in "parameter=value, …", checked against the types that the class declares."""
-    kinds = get_type_hints(cls) if arguments else {}
+    kinds = kinds_of(cls)
     known = {f.name: kinds.get(f.name) for f in parameters_of(cls)}
     given: dict[str, Any] = {}
     for argument in filter(None, (part.strip() for part in arguments.split(","))):
@@ -145,17 +135,17 @@ def values_of(cls: type, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _value(text: str, kind: Any, field: str) -> Any:
-    """A parameter's value, read as Python would, checked against the type that the class declares."""
+    """A parameter's value, read as Python would, checked against what the class declares."""
+    base = base_type(kind)
     try:
         value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
     except (ValueError, SyntaxError):
+        value = _WORDS.get(text, text) if base is float else text
+    if base is float and type(value) is int:
+        value = float(value)
+    if base is str and not isinstance(value, str):
         value = text
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind is str and not isinstance(value, str):
-        return text
-    if isinstance(kind, type) and type(value) is not kind:
-        raise UsageError("wrong type", field=field, value=text, expected=kind.__name__)
+    check_value(kind, value, field)
     return value
 
 

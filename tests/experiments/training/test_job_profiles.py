@@ -181,6 +181,9 @@ def test_lists_of_gavel_run_whole_steps(tmp_path: Path) -> None:
     trace.write_text(FILES["gavel-list"].replace("static\t1\t-1.0\t60", "gns\t1\t-1.0\t60"))
     with pytest.raises(TraceError, match=r"job 0, mode.*'gns'.*samples_per_epoch.json, or mode static"):
         profiled_jobs(read_jobs(trace), speeds, RulesSection(), {"V100": 4})
+    trace.write_text(FILES["gavel-list"].replace("static\t1\t-1.0\t60", "fixed\t1\t-1.0\t60"))
+    with pytest.raises(TraceError, match=r"job 0, mode: .*'fixed'.*expected one of static, accordion, gns"):
+        profiled_jobs(read_jobs(trace), speeds, RulesSection(), {"V100": 4})
     trace.write_text(FILES["gavel-list"].replace("\t100\t2", "\t100\t3"))
     with pytest.raises(TraceError, match=r"job 0, .*, 3'.*expected a key .*, 3\)"):
         profiled_jobs(read_jobs(trace), speeds, RulesSection(), {"V100": 4})
@@ -284,6 +287,11 @@ def test_bad_tables_of_speed_are_named(tmp_path: Path, profile: str | bytes, wha
             '{"samples_per_epoch": {"ResNet-18": 9}}',
             "file,job,job_type,mode,gpus,batch_by_epoch\njobs.trace,0,x,gns,1,32y4\n",
             "line 2, batch_by_epoch: no schedule .*32y4",
+        ),
+        (  # of a list of another name
+            '{"samples_per_epoch": {"ResNet-18": 9}}',
+            "file,job,job_type,mode,gpus,batch_by_epoch\nother.trace,0,x,gns,1,32x4\n",
+            "batch_schedules.csv: job 1, mode: .* has no batch schedule .*gns.*file jobs.trace and job 1",
         ),
     ],
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
+from trimtab.domain.parameters import Count, Natural, NonNegative, OneOrMore, Range
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT
 from trimtab.domain.training_jobs import Floats
-from trimtab.errors import PolicyNotFound, UsageError
+from trimtab.errors import PolicyNotFound
 from trimtab.validation.named_classes import label_of, parse_call, values_of
 
 
@@ -18,7 +19,7 @@ class Static:
 
     name: ClassVar[str] = "static"
     is_partition: ClassVar[bool] = True
-    nodes: int = 1
+    nodes: Count = 1
 
     def keeps(self, busy_nodes: Floats, n_nodes: int) -> int:
         """How many nodes serve in the next round, the first ones; `busy_nodes` [rounds] are those before."""
@@ -37,9 +38,9 @@ class Lending:
 
     name: ClassVar[str] = "lending"
     is_partition: ClassVar[bool] = False
-    reserve_frac: float = 0.25
-    spare: int = 1
-    rounds: int = 3
+    reserve_frac: NonNegative = 0.25
+    spare: Natural = 1
+    rounds: Count = 3
 
     def keeps(self, busy_nodes: Floats, n_nodes: int) -> int:
         """How many nodes serve in the next round; all in the first."""
@@ -60,9 +61,9 @@ class MuxFlow:
     """
 
     name: ClassVar[str] = "muxflow"
-    limit: float = SLOWDOWN_LIMIT
-    margin: float = 0.1
-    most: float = 0.9
+    limit: OneOrMore = SLOWDOWN_LIMIT
+    margin: NonNegative = 0.1
+    most: Annotated[float, Range(0.1, 1.0)] = 0.9
 
     def allocator(self, round_s: float) -> str:
         """The allocator that matches."""
@@ -72,7 +73,6 @@ class MuxFlow:
 
 Sharing: TypeAlias = Static | Lending | MuxFlow
 SHARINGS: dict[str, Any] = {cls.name: cls for cls in (Static, Lending, MuxFlow)}
-_LEAST = {"nodes": 1, "rounds": 1, "spare": 0, "reserve_frac": 0.0, "limit": 1.0, "margin": 0.0, "most": 0.1}
 
 
 def find_sharing(spec: str | Sharing) -> Sharing:
@@ -84,11 +84,6 @@ def find_sharing(spec: str | Sharing) -> Sharing:
         expected = f"one of {', '.join(SHARINGS)}, with (parameter=value, …) if need be"
         raise PolicyNotFound("no such way of sharing", field="policy", value=spec, expected=expected)
     made: Sharing = SHARINGS[call[0]](**values_of(SHARINGS[call[0]], *call))
-    for name, least in _LEAST.items():
-        if getattr(made, name, least) < least:
-            raise UsageError(
-                "is out of range", field="policy", value=spec, expected=f"{name} from {least} on"
-            )
     return made
 
 

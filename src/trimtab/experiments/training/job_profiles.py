@@ -30,6 +30,7 @@ from trimtab.traces.application_profiles import (
     read_applications,
 )
 from trimtab.traces.gavel_jobs import (
+    MODES,
     GavelJob,
     Rates,
     gavel_gpu_types,
@@ -103,11 +104,19 @@ def profiled_jobs(
             "(--profiles PATH gives speeds)"
         )
         workload = _with_preemption(workload, jobs)
+        notes += _equal_types(types)
         return ProfiledJobs(workload, _of_table(table, rules, len(types)), tuple(notes))
     kind = profile_kind(profiles)
     made = {"table": _tabled, "replay": _replayed, "steps": _stepped}[kind](jobs, profiles, rules, types)
     workload = _with_preemption(made.workload, jobs)
     return replace(made, workload=workload, notes=(*notes, *made.notes))
+
+
+def _equal_types(types: Mapping[str, int]) -> tuple[str, ...]:
+    """A note where the speeds of jobs are of no type of GPU, and the cluster has several."""
+    if len(types) < 2:
+        return ()
+    return (f"the speeds of jobs are of no type of GPU: they are the same on {', '.join(sorted(types))}",)
 
 
 def _with_preemption(workload: Workload, table: JobTable) -> Workload:
@@ -129,9 +138,9 @@ def _tabled(jobs: JobTable, profiles: Path, rules: RulesSection, types: Mapping[
     if rules.unprofiled == "recorded":
         workload, table, count = with_unprofiled(jobs, table, models, options)
         notes = (f"{count:,} jobs without a profile keep their GPUs and run as recorded",) if count else ()
-        return ProfiledJobs(workload, _of_table(table, rules, len(types)), notes)
-    workload = table_workload(jobs, table, models, options)
-    return ProfiledJobs(workload, _of_table(table, rules, len(types)))
+    else:
+        workload, notes = table_workload(jobs, table, models, options), ()
+    return ProfiledJobs(workload, _of_table(table, rules, len(types)), (*notes, *_equal_types(types)))
 
 
 def _of_table(table: ScalingTable, rules: RulesSection, types: int) -> TableJobs:
@@ -157,11 +166,13 @@ def _replayed(jobs: JobTable, profiles: Path, rules: RulesSection, types: Mappin
         profiled=rules.replay.profiled,
         interference_frac=rules.replay.interference_frac,
     )
-    if suffixes == ("",):
+    is_of_no_type = suffixes == ("",)
+    if is_of_no_type:
         read = tuple(_on_types(profile, len(types)) for profile in read)
     workload = table_replay_workload(jobs, read, _shares(types))
     workload.columns["restart_s"] = restart_seconds(workload.model_names, SIA_RESTART_S)
-    return ProfiledJobs(workload, ReplayJobs(ReplayTruth(read, options), _shares(types)))
+    notes = _equal_types(types) if is_of_no_type else ()
+    return ProfiledJobs(workload, ReplayJobs(ReplayTruth(read, options), _shares(types)), notes)
 
 
 def _on_types(profile: ApplicationProfile, types: int) -> ApplicationProfile:
@@ -253,7 +264,17 @@ def _gavel_jobs(table: JobTable) -> list[GavelJob]:
     defaults = {"batch": 0.0, "mode": "static", "weight": 1.0}
     missing = [pl.lit(value).alias(name) for name, value in defaults.items() if name not in table.jobs]
     rows = table.jobs.with_columns(missing).iter_rows(named=True)
-    return [_gavel_job(row) for row in rows]
+    made = [_gavel_job(row) for row in rows]
+    for row, job in enumerate(made):
+        if job.mode not in MODES:
+            raise TraceError(
+                "no way in which a batch changes",
+                file=str(table.path),
+                field=f"job {table.jobs['job_id'][row]}, mode",
+                value=job.mode,
+                expected=f"one of {', '.join(MODES)}",
+            )
+    return made
 
 
 def _gavel_job(row: Mapping[str, Any]) -> GavelJob:
@@ -300,6 +321,15 @@ def _epochs_of(
     by_line = read_batch_schedules(schedules, jobs.path.name)
     ids = jobs.jobs["job_id"].to_list()
     by_row = {row: by_line[int(i)] for row, i in enumerate(ids) if i.isdigit() and int(i) in by_line}
+    for row, job in enumerate(listed):
+        if job.mode != "static" and row not in by_row:
+            raise TraceError(
+                "a job whose batch changes has no batch schedule",
+                file=str(schedules),
+                field=f"job {ids[row]}, mode",
+                value=job.mode,
+                expected=f"a row with file {jobs.path.name} and job {ids[row]}, or mode static in {jobs.path}",
+            )
     return known, by_row, read_noise_patterns(schedules)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -23,7 +24,6 @@ from trimtab.domain.view import (
     plain,
     type_of_node,
 )
-from trimtab.errors import UsageError
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 
 STEPS = 16  # in which the window moves on
@@ -156,15 +156,10 @@ class E2(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.PREFIX: "No prompt counts as cached: requests go where load costs least.",
     }
-    window_s: float = 180.0  # H
-    rebalance: float = 2.0  # ratio of the most to the least load above which exploiting stops; inf = never
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        for field, least in (("window_s", 1e-3), ("rebalance", 1.0)):
-            value = getattr(self, field)
-            if not value >= least:
-                raise UsageError("too small", field=f"e2.{field}", value=value, expected=f"{least:g} or more")
+    window_s: Annotated[float, Range(1e-3)] = 180.0  # H
+    rebalance: Annotated[float, Range(1.0, may_be_infinite=True)] = (
+        2.0  # ratio of the most to the least load above which exploiting stops; inf = never
+    )
 
     def init(self, cluster: Cluster) -> Memory:
         """Parameters, work units of a prompt token by class; notes of the nodes, and the window."""

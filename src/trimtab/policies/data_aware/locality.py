@@ -12,6 +12,7 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -25,7 +26,6 @@ from trimtab.domain.view import (
     plain,
     type_of_node,
 )
-from trimtab.errors import UsageError
 from trimtab.policies.shared.node_words import FULL_BUSY, FULL_OVERDUE, n_groups, refresh_nodes
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
 from trimtab.policies.shared.transfers import round_trip_s
@@ -214,15 +214,8 @@ class Locality(Policy):
         Need.RESIDENCY: NO_LOADS,
         Need.ZONES: NO_ROUND_TRIPS,
     }
-    patience: float = 0.25  # seconds of waiting in a node's queue for each second gained
-    hold: float = 1.0  # the same in the central queue, from which the request can still go elsewhere
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        for field in ("patience", "hold"):
-            value = getattr(self, field)
-            if not value >= 0.0:
-                raise UsageError("too small", field=f"locality.{field}", value=value, expected="0 or more")
+    patience: NonNegative = 0.25  # seconds of waiting in a node's queue for each second gained
+    hold: NonNegative = 1.0  # the same in the central queue, from which the request can still go elsewhere
 
     def init(self, cluster: Cluster) -> Memory:
         """The patiences, whether there is an index of waits; promises.

@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative, OneOrMore
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -22,7 +23,6 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
@@ -88,16 +88,10 @@ class PrefixAffinity(Policy):
         Need.RESIDENCY: NO_LOADS,
         Need.PREFIX: "It is `least-expected-completion`.",
     }
-    weight: float = 2.0  # value of a saved second where the node is not overloaded
-    escape: float = 1.0  # wait beyond the least, in services of the request, up to which `weight` applies
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        for field, least in (("weight", 1.0), ("escape", 0.0)):
-            value = getattr(self, field)
-            if not value >= least:
-                name = f"{self.name}.{field}"
-                raise UsageError("too small", field=name, value=value, expected=f"{least:g} or more")
+    weight: OneOrMore = 2.0  # value of a saved second where the node is not overloaded
+    escape: NonNegative = (
+        1.0  # wait beyond the least, in services of the request, up to which `weight` applies
+    )
 
     def init(self, cluster: Cluster) -> Memory:
         """Parameters, work units of a prompt token by class, and notes of the nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Count, NonNegative, Positive, Range
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, needs_of
-from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import (
     LeastExpectedCompletion,
     expected_completion_s,
@@ -109,29 +109,14 @@ class SplitMerge(Policy):
         Need.SPLITTING: "Requests stay whole.",
         Need.BATCHING: "Requests are served one by one.",
     }
-    plan_period_s: float = 5.0
-    recent: int = 200  # arrivals that are priced
-    join_s: float = 0.0  # seconds to join parts, as far as known
-    marginal_frac: float = 1.0  # share of its service that one more of a batch costs, as far as known
-    batch_max: int = 8  # requests of a batch, once there are batches
-    batch_from_load_frac: float = 0.7
-    window_frac: float = 0.0  # of a mean service, at load 1
-    apart_frac: float = 0.1  # of its completion, by which a part may end later at an idle node
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for parameters out of range."""
-        for name, least in (
-            ("recent", 2),
-            ("batch_max", 1),
-            ("join_s", 0),
-            ("marginal_frac", 0),
-            ("window_frac", 0),
-            ("apart_frac", 0),
-        ):
-            if not getattr(self, name) >= least:
-                raise UsageError(
-                    "cannot be used", field=name, value=getattr(self, name), expected=f"at least {least}"
-                )
+    plan_period_s: Positive = 5.0
+    recent: Annotated[int, Range(2)] = 200  # arrivals that are priced
+    join_s: NonNegative = 0.0  # seconds to join parts, as far as known
+    marginal_frac: NonNegative = 1.0  # share of its service that one more of a batch costs, as far as known
+    batch_max: Count = 8  # requests of a batch, once there are batches
+    batch_from_load_frac: NonNegative = 0.7
+    window_frac: NonNegative = 0.0  # of a mean service, at load 1
+    apart_frac: NonNegative = 0.1  # of its completion, by which a part may end later at an idle node
 
     def init(self, cluster: Cluster) -> Memory:
         """As least-expected-completion, and `apart_frac`."""

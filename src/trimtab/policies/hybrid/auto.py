@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive
 from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.errors import UsageError
 from trimtab.policies.shared.portfolio import (
     PORTFOLIO,
     TUNED,
     Floats,
     Notes,
-    check_parameters,
     evidence_of,
     is_better,
     simulated,
 )
 
-OBJECTIVES = ("mean", "p99")
+Objective: TypeAlias = Literal["mean", "p99"]
 
 
 @dataclass(frozen=True)
@@ -58,21 +57,14 @@ class Auto(Policy):
 
     name: ClassVar[str] = "auto"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
-    plan_period_s: float = 5.0
-    objective: str = "mean"
-    window: int = 600  # requests
-    w_price: float = 0.0  # seconds per dollar of node time
-    memory: float = 0.5
-    hysteresis_frac: float = 0.02
+    plan_period_s: Positive = 5.0
+    objective: Objective = "mean"
+    window: Count = 600  # requests
+    w_price: NonNegative = 0.0  # seconds per dollar of node time
+    memory: Fraction = 0.5
+    hysteresis_frac: NonNegative = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_parameters(self.name, self.window, self.w_price)
-        if self.objective not in OBJECTIVES:
-            expected = f"one of {', '.join(OBJECTIVES)}"
-            raise UsageError("unknown", field="auto.objective", value=self.objective, expected=expected)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

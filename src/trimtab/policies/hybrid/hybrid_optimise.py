@@ -13,6 +13,7 @@ from trimtab.compiled.elementwise import elementwise
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -100,11 +101,11 @@ class HybridOptimise(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    plan_period_s: float = 5.0
-    services: float = 4.0
-    left_out: float = 3.0
-    kept: float = 0.8
-    gain: float = 1.0
+    plan_period_s: Positive = 5.0
+    services: Positive = 4.0
+    left_out: NonNegative = 3.0
+    kept: Fraction = 0.8
+    gain: NonNegative = 1.0
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

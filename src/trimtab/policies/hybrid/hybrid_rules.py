@@ -12,6 +12,7 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s
@@ -97,11 +98,11 @@ class HybridRules(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    plan_period_s: float = 60.0
-    dearness: float = 1.0
-    discount: float = 0.95
-    caution: float = 0.1
-    margin: float = 0.0
+    plan_period_s: Positive = 60.0
+    dearness: NonNegative = 1.0
+    discount: Fraction = 0.95
+    caution: NonNegative = 0.1
+    margin: NonNegative = 0.0
 
     def init(self, cluster: Cluster) -> Memory:
         """The cost of node time under load; notes of the nodes."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Count, NonNegative, Positive
 from trimtab.domain.planning import Evidence, History, Rollout
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
@@ -16,7 +17,6 @@ from trimtab.policies.shared.portfolio import (
     PORTFOLIO,
     TUNED,
     Notes,
-    check_parameters,
     evidence_of,
     is_better,
     simulated,
@@ -58,16 +58,12 @@ class WhatIf(Policy):
 
     name: ClassVar[str] = "what-if"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
-    plan_period_s: float = 5.0
-    window: int = 600  # requests
-    w_price: float = 0.0  # seconds per dollar of node time
-    hysteresis_frac: float = 0.02
+    plan_period_s: Positive = 5.0
+    window: Count = 600  # requests
+    w_price: NonNegative = 0.0  # seconds per dollar of node time
+    hysteresis_frac: NonNegative = 0.02
 
     dispatch = staticmethod(PORTFOLIO[0].dispatch)
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_parameters(self.name, self.window, self.w_price)
 
     @property
     def candidates(self) -> tuple[Policy, ...]:

@@ -12,9 +12,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Natural, NonNegative, Positive
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, estimate_s, memory, needs_of, own_s, type_of_node
-from trimtab.errors import UsageError
 from trimtab.policies.shared.claims import (
     claim,
     forget_claims,
@@ -199,25 +199,12 @@ class DownstreamAware(Policy):
         Need.CHAINS: PLAIN_REQUESTS,
     }
     compares: ClassVar[int] = 128
-    ageing: float = 0.2  # seconds of work left that a second since the run's arrival is worth
-    w_rank: float = 0.7  # seconds of work left that a second of remaining critical path is worth
-    patient: int = 16  # held requests up to which a stage may wait for a busy node
-    priority_s: float = 0.0  # seconds of work left that a level of priority is worth
-    urgent_s: float = 0.0  # seconds of work left that a deadline is worth at its last moment; 0 = none
-    full: float = 2.0  # ready work per slot from which a successor counts as full
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        for field in ("ageing", "patient", "w_rank", "priority_s", "urgent_s"):
-            value = getattr(self, field)
-            if not 0.0 <= value < float("inf"):
-                raise UsageError(
-                    "out of range", field=f"{self.name}.{field}", value=value, expected="a number from 0 on"
-                )
-        if not self.full > 0.0:
-            raise UsageError(
-                "out of range", field=f"{self.name}.full", value=self.full, expected="a number above 0"
-            )
+    ageing: NonNegative = 0.2  # seconds of work left that a second since the run's arrival is worth
+    w_rank: NonNegative = 0.7  # seconds of work left that a second of remaining critical path is worth
+    patient: Natural = 16  # held requests up to which a stage may wait for a busy node
+    priority_s: NonNegative = 0.0  # seconds of work left that a level of priority is worth
+    urgent_s: NonNegative = 0.0  # seconds of work left that a deadline is worth at its last moment; 0 = none
+    full: Positive = 2.0  # ready work per slot from which a successor counts as full
 
     def init(self, cluster: Cluster) -> Memory:
         """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""

@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -151,10 +152,10 @@ class CostIndex(Policy):
         Need.ZONES: NO_ROUND_TRIPS,
         Need.PRICES: "Nodes cost nothing, whatever `w_price`.",
     }
-    w_work: float = 1.0
-    w_excess: float = 0.0
-    w_wait: float = 0.3
-    w_price: float = 0.0  # seconds per dollar
+    w_work: NonNegative = 1.0
+    w_excess: NonNegative = 0.0
+    w_wait: NonNegative = 0.3
+    w_price: NonNegative = 0.0  # seconds per dollar
 
     def init(self, cluster: Cluster) -> Memory:
         """The weights, whether there is an index of waits; the index, or notes of the nodes."""

@@ -11,9 +11,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
-from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
@@ -87,14 +87,7 @@ class EvenWork(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    slack: float = 2.0  # mean services that a completion may be later than the best
-
-    def __post_init__(self) -> None:
-        """Check the slack."""
-        if not 0.0 <= self.slack < float("inf"):
-            raise UsageError(
-                "out of range", field="even-work.slack", value=self.slack, expected="a number from 0 on"
-            )
+    slack: NonNegative = 2.0  # mean services that a completion may be later than the best
 
     def init(self, cluster: Cluster) -> Memory:
         """The slack; requests sent; notes of the nodes, work per slot of each, best seconds of all sent."""

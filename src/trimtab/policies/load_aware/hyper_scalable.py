@@ -9,9 +9,9 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.errors import UsageError
 from trimtab.policies.shared.trees import forest, n_trees, rank_head, set_key, type_of
 
 # In `floats` behind the trees: when the next report is due, then each node's estimate.
@@ -67,17 +67,7 @@ class HyperScalable(Policy):
     """
 
     name: ClassVar[str] = "hyper-scalable"
-    report_s: float = 1.0  # seconds between reports; 0 = before each decision
-
-    def __post_init__(self) -> None:
-        """Check the time between reports."""
-        if not self.report_s >= 0.0:
-            raise UsageError(
-                "out of range",
-                field="hyper-scalable.report_s",
-                value=self.report_s,
-                expected="seconds, from 0 on",
-            )
+    report_s: NonNegative = 1.0  # seconds between reports; 0 = before each decision
 
     def init(self, cluster: Cluster) -> Memory:
         """A tree of estimates per node group; when a report is due; the estimates."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.parameters import Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
@@ -77,21 +78,16 @@ class JsqMemory(Policy):
     """
 
     name: ClassVar[str] = "jsq-memory"
-    d: int = 1  # nodes sampled per request
-    m: int = 1  # nodes remembered
+    d: Annotated[int, Range(1, MAX_RANKED - 1)] = 1  # nodes sampled per request
+    m: Annotated[int, Range(1, MAX_RANKED - 1)] = 1  # nodes remembered
     draws: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check d and m; one uniform number per sample."""
-        for name, most in (("d", MAX_RANKED - 1), ("m", MAX_RANKED - self.d)):
-            value = getattr(self, name)
-            if not 1 <= value <= most:
-                raise UsageError(
-                    "out of range",
-                    field=f"jsq-memory.{name}",
-                    value=value,
-                    expected=f"an integer from 1 to {most}, and d + m at most {MAX_RANKED}",
-                )
+        """Check the sum of d and m; one uniform number per sample."""
+        super().__post_init__()
+        if self.d + self.m > MAX_RANKED:
+            field, expected = "jsq-memory.m", f"d + m at most {MAX_RANKED}"
+            raise UsageError("out of range", field=field, value=self.m, expected=expected)
         object.__setattr__(self, "draws", self.d)
 
     def init(self, cluster: Cluster) -> Memory:

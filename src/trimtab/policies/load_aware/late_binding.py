@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Natural, NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -25,7 +26,6 @@ from trimtab.domain.view import (
     plain,
     type_of_node,
 )
-from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import last_if_full, starts_now
 from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes, type_of_group
@@ -166,19 +166,10 @@ class LateBinding(Policy):
         Need.RESOURCES: SLOTS_ONLY,
     }
     compares: ClassVar[int] = 128
-    ageing: float = 0.7  # seconds of completion that a second of waiting is worth
-    w_load: float = 3.0  # a load displaces another model besides
-    w_waste: float = 1.0
-    patient: int = 16  # held requests
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        for field in ("ageing", "w_load", "w_waste", "patient"):
-            value = getattr(self, field)
-            if not 0.0 <= value < float("inf"):
-                raise UsageError(
-                    "out of range", field=f"late-binding.{field}", value=value, expected="a number from 0 on"
-                )
+    ageing: NonNegative = 0.7  # seconds of completion that a second of waiting is worth
+    w_load: NonNegative = 3.0  # a load displaces another model besides
+    w_waste: NonNegative = 1.0
+    patient: Natural = 16  # held requests
 
     def init(self, cluster: Cluster) -> Memory:
         """The parameters, the number of slots, whether there is an index of waits.

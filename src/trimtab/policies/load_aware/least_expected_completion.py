@@ -11,9 +11,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, missing_load_s, needs_of, own_s
-from trimtab.errors import UsageError
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.wait_index import (
@@ -109,14 +109,7 @@ class LeastExpectedCompletion(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    w_load: float = 0.0  # seconds per second of loading, beside the load itself
-
-    def __post_init__(self) -> None:
-        """Check the parameter."""
-        if not 0.0 <= self.w_load < float("inf"):
-            expected = "a number from 0 on"
-            field = "least-expected-completion.w_load"
-            raise UsageError("out of range", field=field, value=self.w_load, expected=expected)
+    w_load: NonNegative = 0.0  # seconds per second of loading, beside the load itself
 
     def init(self, cluster: Cluster) -> Memory:
         """Whether there is an index of waits, and the price of loads; the index, or notes of the nodes."""

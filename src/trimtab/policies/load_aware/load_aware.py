@@ -11,9 +11,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.model_memory import (
@@ -83,23 +83,14 @@ class LoadAware(Policy):
         Need.REPORTED_LOAD: "Load is the queue and the expected wait.",
         Need.RESIDENCY: NO_MODEL_MEMORY,
     }
-    queue: float = 1.0  # weight of requests in flight per unit of capacity
-    backlog: float = 1.0  # weight of the expected wait, in services of the request
-    cpu: float = 0.5  # weight of the share of cores in use
-    ram: float = 0.25  # weight of the share of memory in use
-    io: float = 0.25  # weight of the share of I/O in use
-    network: float = 0.25  # weight of the share of network bandwidth in use
-    gpu: float = 0.5  # weight of the share of accelerators in use
-    gpu_memory: float = 0.25  # weight of the share of accelerator memory in use
-
-    def __post_init__(self) -> None:
-        """Check the weights."""
-        for name in ("queue", "backlog", "cpu", "ram", "io", "network", "gpu", "gpu_memory"):
-            value = getattr(self, name)
-            if not 0.0 <= value < float("inf"):
-                raise UsageError(
-                    "out of range", field=f"load-aware.{name}", value=value, expected="a number from 0 on"
-                )
+    queue: NonNegative = 1.0  # weight of requests in flight per unit of capacity
+    backlog: NonNegative = 1.0  # weight of the expected wait, in services of the request
+    cpu: NonNegative = 0.5  # weight of the share of cores in use
+    ram: NonNegative = 0.25  # weight of the share of memory in use
+    io: NonNegative = 0.25  # weight of the share of I/O in use
+    network: NonNegative = 0.25  # weight of the share of network bandwidth in use
+    gpu: NonNegative = 0.5  # weight of the share of accelerators in use
+    gpu_memory: NonNegative = 0.25  # weight of the share of accelerator memory in use
 
     def init(self, cluster: Cluster) -> Memory:
         """Weights, those of resources as in the cluster; notes, models' memory, and kept loads of nodes."""

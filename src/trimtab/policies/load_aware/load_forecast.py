@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Count, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -25,7 +26,7 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.shared.demand_forecast import counts, mean_services_s
-from trimtab.policies.shared.forecasters import check_forecaster, forecast_means
+from trimtab.policies.shared.forecasters import ForecasterName, forecast_means
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.waits import OVERDUE_FRAC
 
@@ -146,13 +147,9 @@ class LoadForecast(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.STALE_REPORTS: "There is nothing to forecast: it decides as `least-expected-wait`."
     }
-    draws: int = 1
-    plan_period_s: float = 2.0
-    forecaster: str = "mixture"
-
-    def __post_init__(self) -> None:
-        """Check the forecaster."""
-        check_forecaster(self.name, self.forecaster)
+    draws: Count = 1
+    plan_period_s: Positive = 2.0
+    forecaster: ForecasterName = "mixture"
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

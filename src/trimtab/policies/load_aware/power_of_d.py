@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.parameters import Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
-from trimtab.errors import UsageError
 from trimtab.policies.shared.selection import rank, uniform_able
 
 
@@ -36,18 +36,12 @@ class PowerOfD(Policy):
     """
 
     name: ClassVar[str] = "power-of-d"
-    d: int = 2  # nodes sampled per request
+    d: Annotated[int, Range(1, MAX_RANKED)] = 2  # nodes sampled per request
     draws: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check d; one uniform number per sample."""
-        if not 1 <= self.d <= MAX_RANKED:
-            raise UsageError(
-                "out of range",
-                field="power-of-d.d",
-                value=self.d,
-                expected=f"an integer from 1 to {MAX_RANKED}",
-            )
+        """One uniform number per sample."""
+        super().__post_init__()
         object.__setattr__(self, "draws", self.d)
 
     @staticmethod

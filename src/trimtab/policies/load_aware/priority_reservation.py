@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import OneOrMore, Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, type_of_node
-from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
@@ -87,21 +87,10 @@ class PriorityReservation(Policy):
         Need.PRIORITIES: "All work competes for what no priority work claims.",
     }
     min_priority: int = 1
-    fast_ratio: float = 1.25  # most service on a fast node, relative to the best type
-    reserve_frac: float = 0.25  # of the fast nodes' slots
-    penalty: float = 3.0  # factor on the completion of other work where slots are reserved
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        checks = (
-            ("fast_ratio", 1.0 <= self.fast_ratio < _EVER_S, "1 or more"),
-            ("reserve_frac", 0.0 <= self.reserve_frac < 1.0, "a share from 0 to below 1"),
-            ("penalty", 1.0 <= self.penalty < _EVER_S, "1 or more"),
-        )
-        for field, is_right, expected in checks:
-            if not is_right:
-                value = getattr(self, field)
-                raise UsageError("out of range", field=f"{self.name}.{field}", value=value, expected=expected)
+    fast_ratio: OneOrMore = 1.25  # most service on a fast node, relative to the best type
+    # of the fast nodes' slots
+    reserve_frac: Annotated[float, Range(0.0, 1.0, excludes_most=True)] = 0.25
+    penalty: OneOrMore = 3.0  # factor on the completion of other work where slots are reserved
 
     def init(self, cluster: Cluster) -> Memory:
         """The parameters, and notes of the nodes."""

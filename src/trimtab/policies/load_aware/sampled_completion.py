@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
-from trimtab.errors import UsageError
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.sampling import alias_table, weighted_able
 from trimtab.policies.shared.selection import rank
@@ -54,18 +54,12 @@ class SampledCompletion(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    d: int = 3  # nodes sampled per request
+    d: Annotated[int, Range(1, MAX_RANKED)] = 3  # nodes sampled per request
     draws: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check d; one uniform number per sample."""
-        if not 1 <= self.d <= MAX_RANKED:
-            raise UsageError(
-                "out of range",
-                field="sampled-completion.d",
-                value=self.d,
-                expected=f"an integer from 1 to {MAX_RANKED}",
-            )
+        """One uniform number per sample."""
+        super().__post_init__()
         object.__setattr__(self, "draws", self.d)
 
     def init(self, cluster: Cluster) -> Memory:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Positive, Range
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, empty_plan, memory, type_of_node
-from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import starts_now
 from trimtab.policies.shared.without import SLOTS_ONLY
 
@@ -141,18 +141,14 @@ class Sparrow(Policy):
         Need.SPLITTING: "Every request is a job of one task.",
     }
     compares: ClassVar[int] = 4096  # of the held requests with a free node the first one takes it
-    plan_period_s: float = 3600.0  # the plan is always the same: split requests into all their parts
-    d: int = 2  # reservations per task
-    tasks_max: int = 4  # tasks of a job that add reservations
+    plan_period_s: Positive = 3600.0  # the plan is always the same: split requests into all their parts
+    d: Annotated[int, Range(1, MAX_RANKED)] = 2  # reservations per task
+    tasks_max: Annotated[int, Range(1, MAX_RANKED)] = 4  # tasks of a job that add reservations
     draws: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the parameters; one uniform number per reservation."""
-        for name in ("d", "tasks_max"):
-            value = getattr(self, name)
-            if not 1 <= value <= MAX_RANKED:
-                expected = f"an integer from 1 to {MAX_RANKED}"
-                raise UsageError("out of range", field=f"sparrow.{name}", value=value, expected=expected)
+        """One uniform number per reservation."""
+        super().__post_init__()
         object.__setattr__(self, "draws", self.d * self.tasks_max)
 
     def init(self, cluster: Cluster) -> Memory:

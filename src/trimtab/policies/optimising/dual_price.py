@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of, own_s
@@ -55,10 +56,10 @@ class DualPrice(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    plan_period_s: float = 5.0
-    services: float = 4.0
-    left_out: float = 3.0
-    kept: float = 0.8
+    plan_period_s: Positive = 5.0
+    services: Positive = 4.0
+    left_out: NonNegative = 3.0
+    kept: Fraction = 0.8
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

@@ -12,6 +12,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
@@ -129,10 +130,10 @@ class IntegerPlan(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    plan_period_s: float = 5.0
-    services: float = 12.0
-    left_out: float = 3.0
-    patience: float = 0.5
+    plan_period_s: Positive = 5.0
+    services: Positive = 12.0
+    left_out: NonNegative = 3.0
+    patience: NonNegative = 0.5
 
     def init(self, cluster: Cluster) -> Memory:
         """The patience; notes of the nodes, the plan that is followed, credits [classes, nodes]."""

@@ -12,9 +12,9 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import OneOrMore
 from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.errors import UsageError
 from trimtab.policies.shared.without import NEVER_HELD
 
 _LEAST_S = 1e-9  # of a mean service, so that an index is finite
@@ -58,14 +58,7 @@ class CMu(Policy):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CENTRAL_QUEUE})
     degrades: ClassVar[Mapping[Need, str]] = {Need.CENTRAL_QUEUE: NEVER_HELD}
     lane_by: ClassVar[LaneBy] = "class"
-    power: float = 1.0  # of the cost of delay; 1 = the cμ rule
-
-    def __post_init__(self) -> None:
-        """Check the power."""
-        if not 1.0 <= self.power < float("inf"):
-            raise UsageError(
-                "out of range", field="cmu.power", value=self.power, expected="1 or more: costs are convex"
-            )
+    power: OneOrMore = 1.0  # of the cost of delay; 1 = the cμ rule
 
     def init(self, cluster: Cluster) -> Memory:
         """The power and the holding costs; per class the requests counted and their last serial + 1; sums."""

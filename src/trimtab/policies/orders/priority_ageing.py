@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,7 @@ class PriorityAgeing(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.PRIORITIES: "It is first come, first served.",
     }
-    weight_s: float = 30.0  # head start per level of priority
-
-    def __post_init__(self) -> None:
-        """Check the weight."""
-        if not 0.0 <= self.weight_s < float("inf"):
-            raise UsageError(
-                "out of range",
-                field="priority-ageing.weight_s",
-                value=self.weight_s,
-                expected="seconds, 0 or more",
-            )
+    weight_s: NonNegative = 30.0  # head start per level of priority
 
     def init(self, cluster: Cluster) -> Memory:
         """The weight."""

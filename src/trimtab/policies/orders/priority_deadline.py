@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Positive
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,7 @@ class PriorityDeadline(Policy):
         Need.PRIORITIES: "Only deadlines count.",
         Need.DEADLINES: "Within a priority it is first come, first served.",
     }
-    level_s: float = 60.0  # head start per level of priority; later deadlines count as this
-
-    def __post_init__(self) -> None:
-        """Check the level."""
-        if not 0.0 < self.level_s < float("inf"):
-            raise UsageError(
-                "out of range",
-                field="priority-deadline.level_s",
-                value=self.level_s,
-                expected="seconds above 0",
-            )
+    level_s: Positive = 60.0  # head start per level of priority; later deadlines count as this
 
     def init(self, cluster: Cluster) -> Memory:
         """The level."""

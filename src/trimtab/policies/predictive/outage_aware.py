@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
@@ -51,7 +52,7 @@ class OutageAware(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESIDENCY: NO_LOADS,
     }
-    plan_period_s: float = 5.0
+    plan_period_s: Positive = 5.0
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

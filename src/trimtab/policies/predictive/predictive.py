@@ -13,6 +13,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
@@ -20,7 +21,7 @@ from trimtab.policies.load_aware.least_expected_completion import expected_compl
 from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
 from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.demand_forecast import STEPS, Expected, expected, rates_per_s
-from trimtab.policies.shared.forecasters import check_forecaster
+from trimtab.policies.shared.forecasters import ForecasterName
 from trimtab.policies.shared.outlook import has_outlook, with_outages_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
@@ -134,17 +135,13 @@ class Predictive(Policy):
         Need.PLACEMENT: "Nodes keep what is placed on them, but load it with the first request for it.",
         Need.DEADLINES: "No request is rejected.",
     }
-    plan_period_s: float = 10.0
-    services: float = 4.0
-    wait_frac: float = 0.25
-    outside: float = 0.25
-    grace: float = 0.0
+    plan_period_s: Positive = 10.0
+    services: Positive = 4.0
+    wait_frac: NonNegative = 0.25
+    outside: NonNegative = 0.25
+    grace: NonNegative = 0.0
     admission: bool = True
-    forecaster: str = "mixture"
-
-    def __post_init__(self) -> None:
-        """Check the forecaster."""
-        check_forecaster(self.name, self.forecaster)
+    forecaster: ForecasterName = "mixture"
 
     def init(self, cluster: Cluster) -> Memory:
         """The price of others' nodes, the grace (inf: nothing is rejected); notes of the nodes."""

@@ -11,9 +11,9 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Positive
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
-from trimtab.errors import UsageError
 from trimtab.policies.shared.fitting import has_room, largest, last_if_full, left_of, room_left
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import rank
@@ -187,17 +187,7 @@ class FragmentationGradient(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESOURCES: SLOTS_ONLY,
     }
-    step_frac: float = 0.005  # of the largest node: growth is compared in whole steps
-
-    def __post_init__(self) -> None:
-        """Check the step."""
-        if not self.step_frac > 0.0:
-            raise UsageError(
-                "out of range",
-                field="fragmentation-gradient.step_frac",
-                value=self.step_frac,
-                expected="a number above 0",
-            )
+    step_frac: Positive = 0.005  # of the largest node: growth is compared in whole steps
 
     def init(self, cluster: Cluster) -> Memory:
         """That of `fragments`, as if one request of each class had come, then what came and the kept scores.

@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats, Ints
 from trimtab.domain.needs import Need
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
@@ -97,8 +98,8 @@ class Hungarian(Policy):
         Need.RESIDENCY: NO_LOADS,
     }
     binds: ClassVar[bool] = True
-    plan_period_s: float = 0.25
-    ageing: float = 1.0
+    plan_period_s: Positive = 0.25
+    ageing: NonNegative = 1.0
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from trimtab.domain.cluster import Floats
-from trimtab.errors import UsageError
 
-FORECASTERS = ("naive", "ses", "holt", "arima", "mixture")
+ForecasterName: TypeAlias = Literal["naive", "ses", "holt", "arima", "mixture"]
+FORECASTERS: tuple[ForecasterName, ...] = get_args(ForecasterName)
 FEWEST = 3  # steps that a forecast needs
 SES, HOLT = (0.4,), (0.4, 0.1, 0.9)  # α, and with the trend β and its damping φ
-
-
-def check_forecaster(policy: str, name: str) -> None:
-    """Raises UsageError if there is no such forecaster."""
-    if name not in FORECASTERS:
-        field, expected = f"{policy}.forecaster", ", ".join(FORECASTERS)
-        raise UsageError("unknown", field=field, value=name, expected=expected)
 
 
 def forecast_means(table: Floats, ahead_steps: int, name: str) -> Floats:

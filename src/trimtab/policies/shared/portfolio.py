@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from trimtab.domain.planning import Evidence, History, Rollout, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, View, empty_plan
-from trimtab.errors import UsageError
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork
@@ -107,15 +106,6 @@ class Simulated(NamedTuple):
     cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
     price: Floats  # [nodes, 1] of node time; where there is an outlook the columns of `availability` follow
     watch: Floats  # as in `Notes`
-
-
-def check_parameters(policy: str, window: int, w_price: float) -> None:
-    """Raises UsageError where nothing would be simulated, or costs would be gains."""
-    if window < 1:
-        raise UsageError("out of range", field=f"{policy}.window", value=window, expected="1 request or more")
-    if not 0.0 <= w_price < np.inf:
-        expected = "seconds per dollar, 0 or more"
-        raise UsageError("out of range", field=f"{policy}.w_price", value=w_price, expected=expected)
 
 
 def simulated(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.parameters import Count, Range
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
-from trimtab.errors import UsageError
 
 _CIRCLE = (1 << 31) - 1  # a prime, so that products of two positions fit a signed 64-bit number
 _A, _B, _C, _D = 1_103_515_245, 12_345, 1_812_433_253 % _CIRCLE, 907_633_385
@@ -109,15 +109,8 @@ class BoundedHash(Policy):
     """
 
     name: ClassVar[str] = "bounded-hash"
-    c: float = 1.25  # bound on load, relative to the mean
-    points: int = 16  # places on the circle per node
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        if not self.c > 1.0:
-            raise UsageError("too small", field="bounded-hash.c", value=self.c, expected="more than 1")
-        if self.points < 1:
-            raise UsageError("too few", field="bounded-hash.points", value=self.points, expected="at least 1")
+    c: Annotated[float, Range(1.0, excludes_least=True)] = 1.25  # bound on load, relative to the mean
+    points: Count = 16  # places on the circle per node
 
     def init(self, cluster: Cluster) -> Memory:
         """The circle, and what is in flight on each node as last seen (-1 = not up)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.parameters import Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory
@@ -70,7 +71,7 @@ class SitaE(Policy):
 
     name: ClassVar[str] = "sita-e"
     draws = 1
-    plan_period_s: float = 5.0
+    plan_period_s: Positive = 5.0
 
     def init(self, cluster: Cluster) -> Memory:
         """The nodes, slowest first; the share of the capacity of each and all before it."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.training_jobs import Floats
 from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
 
@@ -44,7 +45,7 @@ class AlloX(GavelAllocator):
     """
 
     name: ClassVar[str] = "allox"
-    alpha: float = 1.0
+    alpha: NonNegative = 1.0
 
     def policy_memory(self, n_jobs: int) -> Any:
         """No job is placed yet."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Count, Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
 
 
@@ -48,10 +49,10 @@ class Chronus(Allocator):
     name: ClassVar[str] = "chronus"
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.DEADLINES, JobNeed.WORK_LEFT})
     clock: ClassVar[str] = "leases(term_s=240)"
-    term_s: float = 240.0
-    margin: float = 1.1  # of estimated run times
-    objective: str = "adaptive"  # or "maximize", "minimize"
-    horizon_leases: int = 4000  # deadlines further away count as this far
+    term_s: Positive = 240.0
+    margin: Positive = 1.1  # of estimated run times
+    objective: Literal["adaptive", "maximize", "minimize"] = "adaptive"
+    horizon_leases: Count = 4000  # deadlines further away count as this far
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Accepted:
         """No job was accepted."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
 from trimtab.training.deadline_plans import (
     DeadlineJobs,
@@ -75,11 +76,11 @@ class ElasticFlow(Allocator):
     keeps_gangs: ClassVar[bool] = False
     clock: ClassVar[str] = "plans(slot_s=60)"
     placement: ClassVar[str] = "buddy"
-    admit: str = "one-by-one"  # or "together"
-    gain: str = "decrease"  # or "increase"
-    levels: str = "rising"  # or "all"
-    search: str = "lazy"  # or "exact"
-    slot_s: float = 60.0  # plans end at ends of slots
+    admit: Literal["one-by-one", "together"] = "one-by-one"
+    gain: Literal["decrease", "increase"] = "decrease"
+    levels: Literal["rising", "all"] = "rising"
+    search: Literal["lazy", "exact"] = "lazy"
+    slot_s: Positive = 60.0  # plans end at ends of slots
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Admitted:
         """No job is admitted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class FinishTimeFairness(GavelAllocator):
     """
 
     name: ClassVar[str] = "finish-time-fairness"
-    tie: str = "centre"
+    tie: Literal["centre", "least"] = "centre"
 
     def policy_memory(self, n_jobs: int) -> Any:
         """Nothing done yet."""

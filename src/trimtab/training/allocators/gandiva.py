@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, Speed
+from trimtab.domain.parameters import Positive
 from trimtab.domain.training_jobs import GpuCluster, Records
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 88, 128, 256)
@@ -64,7 +65,7 @@ class Gandiva(Allocator):
     places: ClassVar[bool] = True
     whole_nodes: ClassVar[bool] = True
     clock: ClassVar[str] = "arrivals(slot_s=60)"
-    quantum_s: float = 60.0
+    quantum_s: Positive = 60.0
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> NodeSets:
         """All nodes are free."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from trimtab.domain.parameters import Natural, NonNegative
 from trimtab.domain.training_jobs import Floats
 from trimtab.training.gavel_packing import Combination, PackedGavelAllocator, PackState
 
@@ -45,9 +46,9 @@ class GandivaPacking(PackedGavelAllocator):
     """
 
     name: ClassVar[str] = "gandiva-packing"
-    reset_s: float = 0.0
-    least_sum: float = 1.0  # of both speeds, each over its speed alone
-    seed: int = 0
+    reset_s: NonNegative = 0.0
+    least_sum: NonNegative = 1.0  # of both speeds, each over its speed alone
+    seed: Natural = 0
 
     def policy_memory(self, n_jobs: int) -> _Pairs:
         """No job has a partner."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class GavelMaxMin(GavelAllocator):
     """
 
     name: ClassVar[str] = "gavel-max-min"
-    tie: str = "centre"
+    tie: Literal["centre", "least"] = "centre"
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:
         """In closed form, where speeds are not known."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.domain.parameters import Count, Natural, NonNegative
 from trimtab.domain.training_jobs import Floats, Ints
 from trimtab.training.allocators.gavel_water_filling import effective
 from trimtab.training.gavel_packing import Combination, PackedGavelAllocator, PackState
@@ -36,9 +37,9 @@ class GavelPacked(PackedGavelAllocator):
     """
 
     name: ClassVar[str] = "gavel-packed"
-    partners: int = 6
-    least_sum: float = 1.1
-    levels: int = 1
+    partners: Natural = 6
+    least_sum: NonNegative = 1.1
+    levels: Count = 1
 
     def combination_shares(self, state: PackState, memory: Any) -> dict[Combination, Floats]:
         """One linear programme over jobs and pairs."""

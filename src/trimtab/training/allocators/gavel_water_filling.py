@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trimtab.domain.parameters import Count
 from trimtab.domain.training_jobs import Floats
 from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
 from trimtab.training.max_min_programme import ShareProblem, water_filled
@@ -36,7 +37,7 @@ class GavelWaterFilling(GavelAllocator):
     """
 
     name: ClassVar[str] = "gavel-water-filling"
-    levels: int = 8
+    levels: Count = 8
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:
         """Water filling over jobs alone."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Range
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, configs
 
 _WORTH = 1.1  # a change has to bring so many times the progress until the deadline
@@ -56,8 +57,10 @@ class HyperSched(Allocator):
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT})
     keeps_gangs: ClassVar[bool] = False
     clock: ClassVar[str] = "rounds(period_s=60)"
-    eta: int = 4
-    first_frac: float = 0.015625  # of the work: the first rung
+    eta: Annotated[int, Range(2)] = 4
+    first_frac: Annotated[float, Range(0.0, 1.0, excludes_least=True)] = (
+        0.015625  # of the work: the first rung
+    )
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Any:
         """No rung has been reached."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Count, Fraction, Natural, NonNegative
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
 
 
@@ -50,11 +51,11 @@ class Lucid(Allocator):
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.WORK_LEFT, JobNeed.SCALING, JobNeed.SHARING})
     shares: ClassVar[bool] = True
     clock: ClassVar[str] = "events(slot_s=1)"
-    light: float = 0.95
-    medium: float = 0.8
-    most_score: int = 2
-    most_gpus: int = 8
-    patience: float = 2.0  # most service of a newcomer, over that left of its host
+    light: Fraction = 0.95
+    medium: Fraction = 0.8
+    most_score: Natural = 2
+    most_gpus: Count = 8
+    patience: NonNegative = 2.0  # most service of a newcomer, over that left of its host
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Packed:
         """No job has a partner."""

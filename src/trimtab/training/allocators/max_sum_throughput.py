@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class MaxSumThroughput(GavelAllocator):
     """
 
     name: ClassVar[str] = "max-sum-throughput"
-    tie: str = "interior"
+    tie: Literal["interior", "vertex"] = "interior"
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:
         """A continuous knapsack, or a linear programme."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.training_jobs import Floats, GpuCluster, Records, configs
 from trimtab.training.in_order import given_in_order
 
@@ -44,10 +45,10 @@ class Mlfs(Allocator):
     name: ClassVar[str] = "mlfs"
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT})
     clock: ClassVar[str] = "rounds(period_s=60)"
-    alpha: float = 0.3
-    gamma_deadline: float = 0.3
-    gamma_remaining: float = 0.3
-    gamma_waiting: float = 0.35
+    alpha: NonNegative = 0.3
+    gamma_deadline: NonNegative = 0.3
+    gamma_remaining: NonNegative = 0.3
+    gamma_waiting: NonNegative = 0.35
 
     def allocate(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any

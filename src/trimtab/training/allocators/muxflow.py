@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Count, Fraction, Natural, NonNegative, OneOrMore, Positive, Range
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT, guest_kept, host_slowdown
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, configs
 from trimtab.training.in_order import given_in_order
@@ -62,18 +63,18 @@ class MuxFlow(Allocator):
     shares: ClassVar[bool] = True
     hosts_services: ClassVar[bool] = True
     clock: ClassVar[str] = "rounds(period_s=300)"
-    sharing: str = "space"  # or "turns", "none"
-    limit: float = SLOWDOWN_LIMIT
-    margin: float = 0.1
-    step: float = 0.1
-    least: float = 0.1
-    most: float = 0.9
-    worth: float = 0.1
-    period_s: float = 300.0
+    sharing: Literal["space", "turns", "none"] = "space"
+    limit: OneOrMore = SLOWDOWN_LIMIT
+    margin: Fraction = 0.1
+    step: Annotated[float, Range(0.0, 1.0, excludes_least=True)] = 0.1
+    least: Fraction = 0.1
+    most: Fraction = 0.9
+    worth: NonNegative = 0.1
+    period_s: Positive = 300.0
     elastic: bool = False  # jobs that scale may be guests with one GPU
-    cooldown_s: float = 600.0
-    cooldown_doublings: int = 5
-    group: int = 256
+    cooldown_s: NonNegative = 600.0
+    cooldown_doublings: Natural = 5
+    group: Count = 256
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Health:
         """All are healthy."""

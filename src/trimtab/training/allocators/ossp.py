@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from trimtab.domain.parameters import Range
 from trimtab.domain.training_jobs import Floats
 from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
 from trimtab.training.share_centre import central_shares
@@ -37,8 +38,8 @@ class Ossp(GavelAllocator):
     """
 
     name: ClassVar[str] = "ossp"
-    tie: str = "centre"
-    precision: float = 1.05  # of the bisection
+    tie: Literal["centre", "least"] = "centre"
+    precision: Annotated[float, Range(1.0, excludes_least=True)] = 1.05  # of the bisection
 
     def time_shares(self, state: ShareState, memory: Any) -> Floats:
         """Bisection, then a point within the bounds."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import Natural
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records, configs
 from trimtab.training.clocks import a_round_later_s
 from trimtab.training.genetic_search import SearchProblem, search_allocation
@@ -63,8 +64,8 @@ class Pollux(Allocator):
     keeps_gangs: ClassVar[bool] = False
     clock: ClassVar[str] = "rounds(period_s=60)"
     power: float = -1.0  # exponent of the mean; 0 = geometric
-    generations: int = 100
-    seed: int = 0
+    generations: Natural = 100
+    seed: Natural = 0
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Any:
         """No population yet."""

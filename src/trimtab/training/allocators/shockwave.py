@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, Epochs, EpochSpeed, JobNeed, Speed
+from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
 from trimtab.training.window_plans import WindowProblem, laid_out, rounds_of_jobs
 
@@ -63,13 +64,13 @@ class Shockwave(Allocator):
     name: ClassVar[str] = "shockwave"
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT})
     clock: ClassVar[str] = "step-rounds(period_s=120)"
-    window: int = 20
-    round_s: float = 120.0
-    weight: float = 1e-3  # k, of the longest remaining time
-    power: float = 12.0  # of lateness
-    ratio_max: float = 1.0  # of finish times over those promised
-    momentum: float = 0.9
-    again: int = 8  # rounds after which a plan is made anew in any case
+    window: Count = 20
+    round_s: Positive = 120.0
+    weight: NonNegative = 1e-3  # k, of the longest remaining time
+    power: Positive = 12.0  # of lateness
+    ratio_max: Positive = 1.0  # of finish times over those promised
+    momentum: Fraction = 0.9
+    again: Count = 8  # rounds after which a plan is made anew in any case
 
     def in_rounds_of(self, round_s: float) -> Self:
         """With windows of such rounds."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import NonNegative
 from trimtab.domain.training_jobs import (
     AGENT_BATCH,
     Flags,
@@ -62,8 +63,8 @@ class Sia(Allocator):
     keeps_gangs: ClassVar[bool] = False
     clock: ClassVar[str] = "rounds(period_s=60)"
     power: float = -0.5
-    idle_cost: float = 1.1
-    gap_frac: float = 1e-4
+    idle_cost: NonNegative = 1.1
+    gap_frac: NonNegative = 1e-4
 
     def allocate(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Themis(Allocator):
     name: ClassVar[str] = "themis"
     needs: ClassVar[frozenset[JobNeed]] = frozenset({JobNeed.WORK_LEFT})
     clock: ClassVar[str] = "rounds(period_s=60)"
-    isolated: str = "time"  # or "artifact"
+    isolated: Literal["time", "artifact"] = "time"
     received: bool = True
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Isolated:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, Speed
+from trimtab.domain.parameters import NonNegative, NumberList
 from trimtab.domain.training_jobs import Flags, GpuCluster, Ints, Records
-from trimtab.errors import UsageError
 from trimtab.training.gang_placement import most_free
 from trimtab.training.in_order import given_in_order
+
+THRESHOLDS = NumberList("/")
 
 
 @dataclass
@@ -54,26 +56,14 @@ class Tiresias(Allocator):
 
     name: ClassVar[str] = "tiresias"
     clock: ClassVar[str] = "events(slot_s=60)"
-    thresholds: str = "57600"  # GPU seconds at the end of each queue, with / between them
-    promote: float = 0.0  # a job that waited so many times its run time goes up to the first queue; 0 = never
+    thresholds: Annotated[str, THRESHOLDS] = "57600"  # GPU seconds at the end of each queue
+    promote: NonNegative = (
+        0.0  # times its run time that a job waits before it goes up to the first queue; 0 = never
+    )
     requeue: bool = False
-    jump: str = "exact"  # or "artifact"
-    service: str = "progress"  # or "held"
-    place: str = "rule"  # the run's placement rule; or "spread"
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for thresholds that are none."""
-        try:
-            limits = self._limits()
-        except ValueError:
-            limits = [math.nan]
-        if not all(a > 0.0 for a in limits) or limits != sorted(limits):
-            raise UsageError(
-                "cannot be used",
-                field="tiresias.thresholds",
-                value=self.thresholds,
-                expected="GPU seconds at the end of each queue, ascending, such as 3600/57600",
-            )
+    jump: Literal["exact", "artifact"] = "exact"
+    service: Literal["progress", "held"] = "progress"
+    place: Literal["rule", "spread"] = "rule"
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Queues:
         """Empty queues."""
@@ -102,7 +92,7 @@ class Tiresias(Allocator):
         return jobs["progress_s" if self.service == "progress" else "run_s"]
 
     def _limits(self) -> list[float]:
-        return [float(part) for part in self.thresholds.split("/")]
+        return THRESHOLDS.numbers(self.thresholds)
 
     def _update(self, memory: Queues, jobs: Records, row_of: dict[int, int], runs: Any, now_s: float) -> None:
         for k, queue in enumerate(memory.jobs):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, Speed
+from trimtab.domain.parameters import Count, NumberList, Positive
 from trimtab.domain.training_jobs import Floats, GpuCluster, Records
-from trimtab.errors import UsageError
 from trimtab.training.in_order import given_in_order
+
+SIZES = NumberList("/", may_be_empty=True)
 
 
 @dataclass
@@ -52,30 +53,13 @@ class TiresiasGittins(Allocator):
 
     name: ClassVar[str] = "tiresias-gittins"
     clock: ClassVar[str] = "events(slot_s=60)"
-    sizes: str = ""
-    quantum_gpu_s: float = 3600.0
-    least_known: int = 10
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for sizes that are none."""
-        try:
-            sizes = self._sizes()
-        except ValueError:
-            sizes = [math.nan]
-        if not all(size > 0.0 for size in sizes):
-            raise UsageError(
-                "cannot be used",
-                field="tiresias-gittins.sizes",
-                value=self.sizes,
-                expected="GPU seconds of jobs, such as 600/3600, or nothing",
-            )
-
-    def _sizes(self) -> list[float]:
-        return [float(part) for part in self.sizes.split("/") if part]
+    sizes: Annotated[str, SIZES] = ""
+    quantum_gpu_s: Positive = 3600.0
+    least_known: Count = 10
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Sizes:
         """The sizes given."""
-        return Sizes(self._sizes())
+        return Sizes(SIZES.numbers(self.sizes))
 
     def allocate(
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Sizes

@@ -11,6 +11,7 @@ import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
+from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records
 from trimtab.solvers.multiple_choice import Choices, choose
 from trimtab.training.configurations import configurations, holders, present_configuration
@@ -128,10 +129,10 @@ class WeightedGoodput(Allocator):
     keeps_quotas: ClassVar[bool] = True
     keeps_gangs: ClassVar[bool] = False
     clock: ClassVar[str] = "rounds(period_s=60)"
-    keep_s: float = 300.0
-    fair_ratio: float = 1.25
-    long_frac: float = 0.8
-    gap_frac: float = 1e-3
+    keep_s: NonNegative = 300.0
+    fair_ratio: Positive = 1.25
+    long_frac: NonNegative = 0.8
+    gap_frac: NonNegative = 1e-3
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Any:
         """Nothing was seen yet."""
