@@ -30,8 +30,7 @@ def measured(golden: Golden) -> dict[str, Any]:
     figure = golden.run()
     spent_s = time.process_time() - begun_s
     published = None if isnan(golden.published) else golden.published
-    holds = golden.holds(figure)
-    return {"figure": figure, "published": published, "holds": holds, "cpu_s": round(spent_s, 2)}
+    return {"figure": figure, "published": published, "cpu_s": round(spent_s, 2)}
 
 
 def read() -> dict[str, Any]:

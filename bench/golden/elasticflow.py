@@ -38,10 +38,10 @@ PUBLISHED_8B = {
 }
 CLUSTERS = {"01": 64, "02": 64, "04": 128, "05": 64, "06": 64, "08": 128}  # nodes of 8 A100
 A100 = DATA / "elasticflow_profiles" / "throughputs_A100"
-WITHIN = 0.05
+PROGRAM_8B = {("edf", "01"): 0.187, ("gandiva", "01"): 0.162, ("tiresias", "01"): 0.493}
+WITHIN, WITHIN_FRAC = 0.05, 0.12  # of a figure; what is less of both
 MISSED_8B = {
     ("edf", "08"),
-    ("gandiva", "01"),
     ("tiresias", "05"),
     ("tiresias", "08"),
     ("elasticflow", "01"),
@@ -51,6 +51,10 @@ MISSED_8B = {
 MISSED_NOTE = (
     "the same code gives Fig 8(a) exactly. The published figure is a constant in the artifact's plotting "
     "script, not read from a log; whether its program gives that figure on the published trace is not known"
+)
+PROGRAM_NOTE = (
+    "the published program itself, run on the published trace, gives {:g}, and so does trimtab; the {:g} of "
+    "the paper is a constant in the artifact's plotting script"
 )
 
 
@@ -109,6 +113,12 @@ def chronus_8b(cluster: str) -> JobRecords:
 def chronus_met(cluster: str, only_admitted: bool) -> float:
     run = chronus_8b(cluster)
     return float((run.on_time & run.admitted if only_admitted else run.on_time).mean())
+
+
+def _note(name: str, cluster: str) -> str:
+    if program := PROGRAM_8B.get((name, cluster)):
+        return PROGRAM_NOTE.format(program, PUBLISHED_8B[name][list(CLUSTERS).index(cluster)])
+    return MISSED_NOTE if (name, cluster) in MISSED_8B else ""
 
 
 def _cluster_trace(cluster: str) -> Path:
@@ -174,10 +184,11 @@ def goldens() -> list[Golden]:
             f"{name}, cluster {cluster}",
             published,
             partial(deadlines_met, name, cluster),
-            WITHIN,
+            min(WITHIN, WITHIN_FRAC * published),
             is_fast=name == "edf" and cluster == "01",
-            note=MISSED_NOTE if (name, cluster) in MISSED_8B else "",
+            note=_note(name, cluster),
             is_missed=(name, cluster) in MISSED_8B,
+            program=PROGRAM_8B.get((name, cluster), nan),
         )
         for name, figures in PUBLISHED_8B.items()
         for cluster, published in zip(CLUSTERS, figures, strict=True)
