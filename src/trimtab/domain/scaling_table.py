@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.training_jobs import Floats, Ints
 
 
@@ -27,15 +29,14 @@ class ScalingTable:
 
     def rates(self, curve: Ints, type_idx: Ints, gpus: Ints) -> Floats:
         """Work per second; linear between two measured levels, 0 beyond the last one or where unmeasured."""
-        low = np.clip(np.searchsorted(self.levels, gpus, side="right") - 1, 0, len(self.levels) - 1)
-        high = np.minimum(low + 1, len(self.levels) - 1)
-        width = np.maximum(self.levels[high] - self.levels[low], 1)
-        part = (gpus - self.levels[low]) / width
-        left, right = self.rate_per_s[type_idx, curve, low], self.rate_per_s[type_idx, curve, high]
-        between = np.where(
-            part > 0, np.where((left > 0) & (right > 0), left + part * (right - left), 0), left
-        )
-        return np.where((gpus >= self.levels[0]) & (gpus <= self.levels[-1]), between, 0.0)
+        columns = np.asarray(curve, np.int64), np.asarray(type_idx, np.int64), np.asarray(gpus, np.float64)
+        shape = columns[0].shape
+        if not shape == columns[1].shape == columns[2].shape:
+            columns = np.broadcast_arrays(*columns)  # type: ignore[assignment]
+            shape = columns[0].shape
+        flat = (np.ascontiguousarray(column).ravel() for column in columns)
+        found: Floats = rates_between(self.levels, self.rate_per_s, *flat)
+        return found.reshape(shape)
 
     def joined(self, other: ScalingTable) -> ScalingTable:
         """Both tables, the other one's models behind these. Speeds between levels stay what they were."""
@@ -52,3 +53,21 @@ class ScalingTable:
         """Speeds at these levels, [types, curves, levels]."""
         types, curves = np.arange(len(self.rate_per_s)), np.arange(len(self.curve_names))
         return self.rates(curves[:, None], types[:, None, None], levels)
+
+
+@kernel
+def rates_between(levels: Any, rate_per_s: Any, curve: Any, type_idx: Any, gpus: Any) -> Any:
+    """As `ScalingTable.rates`, of flat columns."""
+    found = np.zeros(len(gpus))
+    top = len(levels) - 1
+    for i in range(len(gpus)):
+        n = gpus[i]
+        if levels[0] <= n <= levels[top]:
+            low = np.searchsorted(levels, n, side="right") - 1
+            left = rate_per_s[type_idx[i], curve[i], low]
+            found[i] = left
+            if n > levels[low]:
+                right = rate_per_s[type_idx[i], curve[i], low + 1]
+                part = (n - levels[low]) / (levels[low + 1] - levels[low])
+                found[i] = left + part * (right - left) if left > 0 and right > 0 else 0.0
+    return found

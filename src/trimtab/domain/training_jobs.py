@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.job_places import JobAsk, JobPlaces
 
 Floats = NDArray[np.float64]
@@ -91,11 +92,52 @@ class Held:
         rows = np.flatnonzero(gpus.any(axis=1))
         return cls(rows, gpus[rows])
 
+    @cached_property
+    def _sums(self) -> tuple[Ints, Ints, Ints]:
+        found: tuple[Ints, Ints, Ints] = held_sums(np.ascontiguousarray(self.gpus, np.int32))
+        return found
+
+    @property
+    def n_gpus(self) -> Ints:
+        """GPUs of each holder, [holders]."""
+        return self._sums[0]
+
+    @property
+    def n_nodes(self) -> Ints:
+        """Nodes over which they are spread, [holders]."""
+        return self._sums[1]
+
+    @property
+    def per_node(self) -> Ints:
+        """GPUs held on each node, [nodes]."""
+        return self._sums[2]
+
     def counts(self, n_jobs: int) -> Ints:
         """GPUs of each job, [jobs]."""
         counts = np.zeros(n_jobs, np.int64)
-        counts[self.rows] = self.gpus.sum(axis=1)
+        counts[self.rows] = self.n_gpus
         return counts
+
+    def on_down(self, nodes: Records) -> Flags:
+        """Whether each holder has GPUs on a node that is down, [holders]."""
+        lost: Flags = np.any(self.gpus[:, ~nodes["up"]] > 0, axis=1)
+        return lost
+
+
+@kernel
+def held_sums(gpus: Any) -> Any:
+    """GPUs and nodes of each holder, and GPUs on each node, from GPUs [holders, nodes]."""
+    n_holders, n_all = gpus.shape
+    n_gpus, n_nodes = np.zeros(n_holders, np.int64), np.zeros(n_holders, np.int64)
+    per_node = np.zeros(n_all, np.int64)
+    for i in range(n_holders):
+        total, count = 0, 0
+        for j in range(n_all):  # without branches, so that it vectorises
+            total += gpus[i, j]
+            count += gpus[i, j] > 0
+            per_node[j] += gpus[i, j]
+        n_gpus[i], n_nodes[i] = total, count
+    return n_gpus, n_nodes, per_node
 
 
 @dataclass(frozen=True)
@@ -110,6 +152,11 @@ class GpuCluster:
     can_run: Flags | None = None  # [active jobs, types] with the GPUs asked for; None = on every type
     places: JobPlaces | None = None  # of the active jobs; None = each may run on every node
     later: Ints | None = None  # [nodes] GPUs held by jobs that are decided about later: better not taken
+
+    @cached_property
+    def is_all_up(self) -> bool:
+        """Whether no node is down."""
+        return bool(self.nodes["up"].all())
 
     @cached_property
     def runs_on(self) -> Flags:
@@ -129,17 +176,20 @@ class GpuCluster:
     def held(self) -> Ints:
         """GPUs of each type that each active job holds, [active jobs, types]."""
         held = np.zeros((self.n_jobs, len(self.type_names)), np.int64)
-        held[self.now_held.rows] = self.by_type(self.now_held.gpus)
+        held[self.now_held.rows] = self.types_held(self.now_held)
         return held
 
     @cached_property
     def capacity(self) -> Ints:
         """GPUs of each node that may be given, [nodes]."""
-        return np.where(self.nodes["up"], self.nodes["gpus"], 0).astype(np.int64)
+        gpus = self.nodes["gpus"].astype(np.int64)
+        return gpus if self.is_all_up else np.where(self.nodes["up"], gpus, 0)
 
     @cached_property
     def type_gpus(self) -> Ints:
         """GPUs of each type that may be given, [types]."""
+        if len(self.type_names) == 1:
+            return self.capacity.sum(keepdims=True)
         return np.bincount(self.nodes["type_idx"], self.capacity, len(self.type_names)).astype(np.int64)
 
     @cached_property
@@ -151,6 +201,10 @@ class GpuCluster:
     def gpus_per_node(self) -> int:
         """GPUs of the largest node."""
         return int(self.nodes["gpus"].max(initial=0))
+
+    def types_held(self, held: Held) -> Ints:
+        """GPUs of each type, [holders, types]."""
+        return held.n_gpus[:, None] if len(self.type_names) == 1 else self.by_type(held.gpus)
 
     def by_type(self, gpus: NDArray[Any]) -> Ints:
         """GPUs of each type, [rows, types], from GPUs on each node, [rows, nodes]."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.allocator import Allocation, Allocator
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records
 from trimtab.engine.policy_errors import place_of
@@ -19,6 +20,13 @@ from trimtab.words import counted
 TOLD: Final = 80  # characters of a wrong value in a message
 _WHOLE: Final = ("gpus", "counts", "accumulation", "partner_row", "admitted")
 _NUMBERS: Final = ("local_batch", "share_frac", "planned_end_s", "planned_finish_s")
+
+_RULES = (  # as in `first_broken`
+    "takes its GPUs from the online service",
+    "splits the gang of",
+    "exceeds the most GPUs of",
+    "scales the fixed",
+)
 
 
 class AllocationCheck:
@@ -48,14 +56,15 @@ class AllocationCheck:
         assert given is not None
         if given.shape != (len(jobs), columns):
             self._wrong(now_s, f"returned shape {given.shape}; expected {(len(jobs), columns)}")
-        negative: Flags = np.any(given < 0, axis=1)
-        if negative.any():
-            self._stop(now_s, f"gave {self._name(jobs, negative)} a negative number of GPUs")
+        if given.size and given.min() < 0:
+            negative: Flags = np.any(given < 0, axis=1)
+            self._stop(now_s, f"gave {self._name(jobs, int(np.argmax(negative)))} a negative number of GPUs")
         partner = partners_of(allocation, len(jobs))
         self._pairs(jobs, allocation, given, partner, now_s)
         if allocation.counts is not None:
-            used = given[~is_second(partner)].sum(axis=0)
-            self._within(used, cluster.type_gpus, cluster.type_names, now_s)
+            second = is_second(partner)
+            used = (given[~second] if second.any() else given).sum(axis=0)
+            self._within(used, cluster.type_gpus, cluster.type_names.__getitem__, now_s)
         return allocation
 
     def _read(self, made: Allocation, n_jobs: int, now_s: float) -> Allocation:
@@ -132,20 +141,19 @@ class AllocationCheck:
             (fair, "gives shares that are neither 1 for both nor sum to at most 1 to"),
         ):
             if not holds.all():
-                broken = np.isin(np.arange(len(jobs)), rows[~holds])
-                self._stop(now_s, f"{what} {self._name(jobs, broken)}")
+                self._stop(now_s, f"{what} {self._name(jobs, int(rows[~holds][0]))}")
 
     def placed(self, jobs: Records, cluster: GpuCluster, held: Held, partner: Ints, now_s: float) -> None:
         """Nodes hold no more than they have; gangs, limits, pins and quotas are kept."""
-        used = held.gpus[~is_second(partner)[held.rows]].sum(axis=0)
-        names = tuple(f"node {j}" for j in range(len(used)))
-        self._within(used, cluster.capacity, names, now_s)
+        second = is_second(partner)[held.rows]
+        used = held.gpus[~second].sum(axis=0) if second.any() else held.per_node
+        self._within(used, cluster.capacity, "node {}".format, now_s)
         counts = held.counts(len(jobs))
-        runs, asked = counts > 0, jobs["gpus_requested"]
-        self._forbid(jobs, jobs["service"] & ~runs, "takes its GPUs from the online service", counts, now_s)
-        self._forbid(jobs, runs & (counts < jobs["gpus_min"]), "splits the gang of", counts, now_s)
-        self._forbid(jobs, counts > jobs["gpus_max"], "exceeds the most GPUs of", counts, now_s)
-        self._forbid(jobs, runs & ~jobs["scales"] & (counts != asked), "scales the fixed", counts, now_s)
+        rule, row = first_broken(jobs, counts)
+        if row >= 0:
+            self._stop(
+                now_s, f"{_RULES[rule]} {self._name(jobs, row)}: it gave {counted(counts[row], 'GPU')}"
+            )
         self._kept(jobs, cluster, held, counts, now_s)
         if cluster.places is not None:
             elsewhere = np.zeros(len(jobs), np.bool_)
@@ -153,32 +161,36 @@ class AllocationCheck:
             self._forbid(jobs, elsewhere, "uses nodes without the labels of", counts, now_s)
         if len(cluster.quota_gpus):
             of_tenant = np.bincount(jobs["tenant_idx"], counts, len(cluster.quota_gpus))
-            over = (of_tenant > cluster.quota_gpus)[jobs["tenant_idx"]] & runs
+            over = (of_tenant > cluster.quota_gpus)[jobs["tenant_idx"]] & (counts > 0)
             self._forbid(jobs, over, "exceeds the quota of the tenant of", counts, now_s)
 
     def _kept(self, jobs: Records, cluster: GpuCluster, held: Held, counts: Ints, now_s: float) -> None:
         before = cluster.now_held
-        fixed = np.flatnonzero(~jobs["preemptible"][before.rows] | jobs["pinned"][before.rows])
-        for i in fixed:
+        is_fixed = ~jobs["preemptible"][before.rows] | jobs["pinned"][before.rows]
+        if not is_fixed.any():
+            return
+        if not cluster.is_all_up:
+            is_fixed &= ~before.on_down(cluster.nodes)
+        for i in np.flatnonzero(is_fixed):
             row = before.rows[i]
-            if (before.gpus[i, ~cluster.nodes["up"]] > 0).any():
-                continue
             is_row = np.arange(len(jobs)) == row
             self._forbid(jobs, is_row & (counts == 0), "preempts the fixed", counts, now_s)
             at = np.searchsorted(held.rows, row)
             if jobs["pinned"][row] and (held.gpus[at] != before.gpus[i]).any():
                 self._forbid(jobs, is_row, "moves the pinned", counts, now_s)
 
-    def _within(self, used: Ints, capacity: Ints, names: tuple[str, ...], now_s: float) -> None:
-        for j in np.flatnonzero(used > capacity)[:1]:
-            self._stop(now_s, f"gave {counted(used[j], 'GPU')} of {names[j]}, which has {capacity[j]}")
+    def _within(self, used: Ints, capacity: Ints, name: Callable[[int], str], now_s: float) -> None:
+        over = used > capacity
+        if over.any():
+            j = int(np.argmax(over))
+            self._stop(now_s, f"gave {counted(used[j], 'GPU')} of {name(j)}, which has {capacity[j]}")
 
     def _forbid(self, jobs: Records, broken: Flags, what: str, counts: Ints, now_s: float) -> None:
-        for row in np.flatnonzero(broken)[:1]:
-            self._stop(now_s, f"{what} {self._name(jobs, broken)}: it gave {counted(counts[row], 'GPU')}")
+        if broken.any():
+            row = int(np.argmax(broken))
+            self._stop(now_s, f"{what} {self._name(jobs, row)}: it gave {counted(counts[row], 'GPU')}")
 
-    def _name(self, jobs: Records, rows: Flags) -> str:
-        row = int(np.flatnonzero(rows)[0])
+    def _name(self, jobs: Records, row: int) -> str:
         asked, least, most = (jobs[row][name] for name in ("gpus_requested", "gpus_min", "gpus_max"))
         return f"job {self._ids[jobs[row]['job_idx']]!r} (asked {asked}, least {least}, most {most})"
 
@@ -199,3 +211,23 @@ def _is_row(row: object, n_jobs: int) -> bool:
 def _told(value: object) -> str:
     text = repr(value)
     return text if len(text) <= TOLD else f"{text[:TOLD]}…"
+
+
+@kernel
+def first_broken(jobs: Any, counts: Any) -> Any:
+    """The first rule that counts [jobs] break, and the first job of which they do; -1 = none."""
+    broken, row = len(_RULES), -1
+    for i in range(len(counts)):
+        n, job = counts[i], jobs[i]
+        rule = len(_RULES)
+        if n == 0:
+            rule = 0 if job.service else rule
+        elif n < job.gpus_min:
+            rule = 1
+        elif n > job.gpus_max:
+            rule = 2
+        elif not job.scales and n != job.gpus_requested:
+            rule = 3
+        if rule < broken:
+            broken, row = rule, i
+    return broken, row

@@ -1,4 +1,4 @@
-"""Compiles the kernels of planning in advance by using each once."""
+"""Compiles the kernels of the loop and of planning in advance by using each once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from trimtab.compiled.compiling import compile_by_use, is_compiled
+from trimtab.domain.scaling_table import ScalingTable, rates_between
+from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes, held_sums
 from trimtab.solvers.multiple_choice import KERNELS, Choices, choose
+from trimtab.training.allocation_check import first_broken
 from trimtab.training.deadline_plans import (
     DeadlineJobs,
     Rules,
@@ -17,17 +20,33 @@ from trimtab.training.deadline_plans import (
     raise_levels,
     raise_levels_lazily,
 )
+from trimtab.training.gang_placement import consolidated, kept_gpus
+from trimtab.training.job_states import note_time
 from trimtab.training.least_shares import plan_on_time
+from trimtab.training.training_loop import changes
 
+_LOOP = (held_sums, rates_between, first_broken, kept_gpus, changes, note_time)
 _PLANNING = (plan_all, plan_on_time, raise_levels, raise_levels_lazily)
 
 
 def compile_planning(notice: Callable[[str], None] | None = None) -> None:
     """Compile, unless the kernels are in the cache."""
-    if notice is not None and not all(map(is_compiled, (*_PLANNING, *KERNELS))):
+    if notice is not None and not all(map(is_compiled, (*_LOOP, *_PLANNING, *KERNELS))):
         notice("compiling planning, once")
+    compile_by_use(_LOOP, _use_loop)
     compile_by_use(_PLANNING, _use)
     compile_by_use(KERNELS, _use_choices)
+
+
+def _use_loop() -> None:
+    one, seconds = np.zeros(1, np.int64), np.ones(1)
+    ScalingTable(one + 1, ("",), np.ones((1, 1, 1)), one[None], seconds).rates(one, one, one + 1)
+    cluster = GpuCluster(gpu_nodes(0, [2]), ("",), Held.of(np.ones((1, 1), np.int64)), 1)
+    held = consolidated(np.full((1, 1), 2), cluster)
+    changes(cluster.now_held.rows, held.gpus, held.rows, held.gpus)
+    jobs = np.zeros(1, JOBS)
+    first_broken(jobs, held.n_gpus)
+    note_time(jobs, one, held.n_gpus, seconds, seconds, seconds)
 
 
 def _use() -> None:

@@ -196,10 +196,13 @@ class Decider:
 
 def fixed_jobs(jobs: Records, cluster: GpuCluster) -> Flags:
     """Which jobs keep what they hold, [jobs]. Online services have a rule of their own."""
-    found = np.zeros(len(jobs), np.bool_)
+    found: Flags = np.zeros(len(jobs), np.bool_)
     held = cluster.now_held
-    found[held.rows] = ~(held.gpus[:, ~cluster.nodes["up"]] > 0).any(axis=1)
-    found &= (jobs["pinned"] | ~jobs["preemptible"]) & ~jobs["service"]
+    may_be = (jobs["pinned"] | ~jobs["preemptible"]) & ~jobs["service"]
+    if may_be.any():
+        found[held.rows] = may_be[held.rows]
+        if not cluster.is_all_up:
+            found[held.rows] &= ~held.on_down(cluster.nodes)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.training_jobs import GpuCluster, Held, Ints
 
 PlacementRule: TypeAlias = Callable[[Ints, GpuCluster], Held]
@@ -38,23 +39,26 @@ def buddy(counts: Ints, cluster: GpuCluster) -> Held:
     """Fewest nodes, with all jobs placed anew if one would be split over more nodes than it needs."""
     held = consolidated(counts, cluster)
     needed = np.ceil(counts[held.rows].sum(axis=1) / max(cluster.gpus_per_node, 1))
-    if ((held.gpus > 0).sum(axis=1) <= needed).all():
+    if (held.n_nodes <= needed).all():
         return held
     none = Held(held.rows[:0], held.gpus[:0])
     return _placed(counts, cluster, none, _fewest_nodes)
 
 
 def _placed(counts: Ints, cluster: GpuCluster, before: Held, take: Take, *, descending: bool = True) -> Held:
-    sizes = counts.sum(axis=1)
+    sizes = counts.sum(axis=1) if counts.shape[1] > 1 else counts[:, 0]
     rows = np.flatnonzero(sizes > 0)
-    gpus = np.zeros((len(rows), len(cluster.nodes)), np.int32)
     stays = staying_rows(counts, cluster, before)
     at = np.searchsorted(rows, before.rows[stays])
-    gpus[at] = before.gpus[stays]
+    gpus = kept_gpus(np.ascontiguousarray(before.gpus, np.int32), stays, at, len(rows))
     is_new = np.ones(len(rows), np.bool_)
     is_new[at] = False
-    free = cluster.capacity - gpus.sum(axis=0)
+    free = cluster.capacity - before.per_node
+    if len(stays) < len(before.rows):
+        free += np.delete(before.gpus, stays, axis=0).sum(axis=0)
     changed = np.flatnonzero(is_new)
+    if not len(changed):
+        return Held(rows, gpus)
     size = sizes[rows[changed]]
     types = [np.flatnonzero(cluster.nodes["type_idx"] == t) for t in range(counts.shape[1])]
     places = cluster.places if cluster.places is not None and cluster.places.is_tight else None
@@ -85,9 +89,21 @@ def _holders(rows: Ints, gpus: NDArray[Any]) -> Held:
 
 def staying_rows(counts: Ints, cluster: GpuCluster, before: Held) -> Ints:
     """Positions in `before` of the jobs that keep their count and lie on nodes that are up."""
-    same = (counts[before.rows] == cluster.by_type(before.gpus)).all(axis=1)
-    lost = (before.gpus[:, ~cluster.nodes["up"]] > 0).any(axis=1)
-    return np.flatnonzero(same & ~lost & (before.gpus.sum(axis=1) > 0))
+    if counts.shape[1] == 1:
+        same = counts[before.rows, 0] == before.n_gpus
+    else:
+        same = (counts[before.rows] == cluster.types_held(before)).all(axis=1)
+    same &= before.n_gpus > 0
+    return np.flatnonzero(same if cluster.is_all_up else same & ~before.on_down(cluster.nodes))
+
+
+@kernel
+def kept_gpus(held: Any, stays: Any, at: Any, n_rows: int) -> Any:
+    """GPUs [rows, nodes], in which rows `at` have what the holders `stays` have of `held`."""
+    gpus = np.zeros((n_rows, held.shape[1]), np.int32)
+    for k in range(len(stays)):
+        gpus[at[k]] = held[stays[k]]
+    return gpus
 
 
 def _fewest_nodes(free: Ints, count: int) -> Ints:

@@ -37,6 +37,8 @@ def placed(allocation: Allocation, rule: PlacementRule, cluster: GpuCluster) -> 
     if allocation.counts is None:
         return Held.of(np.asarray(allocation.gpus))
     counts = np.asarray(allocation.counts)
+    if allocation.partner_row is None:
+        return rule(counts, _apart(cluster, counts))
     partner = partners_of(allocation, len(counts))
     guests = _guests(counts, partner, cluster)
     alone = np.where(guests[:, None], 0, counts)
@@ -52,10 +54,10 @@ def placed(allocation: Allocation, rule: PlacementRule, cluster: GpuCluster) -> 
 def _apart(cluster: GpuCluster, counts: Any) -> GpuCluster:
     """The cluster without those holders that can't stay because former partners keep the GPUs of both."""
     held = cluster.now_held
-    if (held.gpus.sum(axis=0) <= cluster.capacity).all():
+    if (held.per_node <= cluster.capacity).all():
         return cluster
     free, keeps = cluster.nodes["gpus"].astype(np.int64), np.zeros(len(held.rows), np.bool_)
-    for i in np.flatnonzero((counts[held.rows] == cluster.by_type(held.gpus)).all(axis=1)):
+    for i in np.flatnonzero((counts[held.rows] == cluster.types_held(held)).all(axis=1)):
         keeps[i] = bool((held.gpus[i] <= free).all())
         free -= np.where(keeps[i], held.gpus[i], 0)
     return replace(cluster, now_held=Held(held.rows[keeps], held.gpus[keeps]))

@@ -127,6 +127,7 @@ class TableTruth:
         self._saved = self._done.copy()
         n_curves = len(self.table.curve_names)
         self._ran = np.full((n_curves, n_curves), self._pairs_known)
+        self._rated: tuple[Running, Floats] | None = None
         return TableSpeed(self._estimate, curve, self._pair_estimate, self._ran)
 
     def oracle(self) -> Speed:
@@ -177,8 +178,7 @@ class TableTruth:
         rate = self._rate(running)
         if not (running.partner_job_idx >= 0).any():
             self._slowdown[running.job_idx] = 1.0
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return np.where(rate > 0, left / rate, np.inf), None
+            return np.divide(left, rate, out=np.full(len(left), np.inf), where=rate > 0), None
         partner = partner_rows(running)
         curve = self._curve[running.job_idx]
         beside = np.where(partner >= 0, curve[partner], curve)
@@ -232,5 +232,8 @@ class TableTruth:
         return np.where(held, rate, np.inf).argmin(axis=1)
 
     def _rate(self, running: Running) -> Floats:
-        curve = self._curve[running.job_idx]
-        return self.table.rates(curve, running.type_idx, running.n_gpus) * running.share_frac
+        if self._rated is None or self._rated[0] is not running:  # asked several times between two decisions
+            curve = self._curve[running.job_idx]
+            rate = self.table.rates(curve, running.type_idx, running.n_gpus) * running.share_frac
+            self._rated = running, rate
+        return self._rated[1]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.job_places import JobPlaces
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
@@ -25,7 +26,7 @@ from trimtab.training.job_states import JobStates
 from trimtab.training.node_outages import FailingNode, NodeEvent, NodeEvents
 from trimtab.training.progress import Running, Truth
 from trimtab.training.restart_costs import Change, Interval, RestartCost
-from trimtab.training.shared_gpus import charged_s, partners_of
+from trimtab.training.shared_gpus import charged_s
 
 _NO_FLOATS = np.zeros(0)
 _STANDSTILL = 1000  # visits without an end, after which the run is looked at
@@ -86,6 +87,7 @@ class _Run:
         self.n_events = 0  # since a job ended
         self.down = np.where(self.nodes["up"], 0, 1)  # [nodes] failures and drains under way
         self.now_s, self.arrived = 0.0, 0
+        self.retired = 0  # jobs that have ended and are not active any more
         self.last_ended = 0, 0  # jobs that have ended, and the visits when one did or more were to come
         self.ran_s = 0.0  # when a job last ran that is no service
         self.visits = 0  # times at which the clock was due, with or without jobs
@@ -130,7 +132,7 @@ class _Run:
 
     def _refuse_standstill(self) -> None:
         """Stop a run whose jobs hold GPUs on which none of them makes progress, for ever."""
-        ended = int(self.jobs.has_ended.sum())
+        ended = self.jobs.n_ended
         if ended != self.last_ended[0]:
             self.n_events = 0
         if self.n_events > _NODE_EVENTS:
@@ -244,7 +246,9 @@ class _Run:
         return ran
 
     def _retire_finished(self) -> None:
-        self._keep_active(~self.jobs.has_ended[self.active])
+        if self.jobs.n_ended > self.retired:
+            self.retired = self.jobs.n_ended
+            self._keep_active(self.jobs.goes_on(self.active))
 
     def _keep_active(self, stays: Any) -> None:
         if stays.all():
@@ -297,7 +301,7 @@ class _Run:
 
     def _apply(self, allocation: Allocation, held: Held) -> None:
         before, jobs = self.held, self.jobs
-        changed, started = _changed(before, held)
+        changed, started, stopped = changes(before.rows, _compact(before), held.rows, _compact(held))
         self.running = running = self._running_of(held, allocation, len(self.active))
         change = Change(
             number=self.visits,
@@ -312,9 +316,9 @@ class _Run:
         if not self.setup.restart.carries:
             jobs.restart_left_s[running.job_idx] = 0.0
         jobs.restarted(change, self.setup.restart.charge_s(change), self.now_s)
-        stopped = np.setdiff1d(before.rows, held.rows)
         self.checkpoints.save(np.append(running.job_idx[changed], self.active[stopped]))
-        jobs.note_counts(self.active[stopped], np.zeros(len(stopped), np.int64))
+        if len(stopped):
+            jobs.note_counts(self.active[stopped], np.zeros(len(stopped), np.int64))
         if allocation.admitted is not None:
             jobs.admitted[self.active[allocation.admitted]] = True
         self.held = held
@@ -333,11 +337,11 @@ class _Run:
             stays[row] = False
         self._keep_active(stays)
 
-    def _types_of(self, rows: Ints, gpus: Ints) -> Ints:
+    def _types_of(self, held: Held) -> Ints:
         """Type of each job's GPUs, the slowest where it holds several."""
         if len(self.setup.type_names) == 1:
-            return np.zeros(len(rows), np.int64)
-        counts = self._cluster().by_type(gpus)
+            return np.zeros(len(held.rows), np.int64)
+        rows, counts = held.rows, self._cluster().by_type(held.gpus)
         types = counts.argmax(axis=1)
         mixed = np.flatnonzero((counts > 0).sum(axis=1) > 1)
         if len(mixed):
@@ -346,18 +350,20 @@ class _Run:
         return types
 
     def _running_of(self, held: Held, allocation: Allocation, n_jobs: int) -> Running:
-        rows, gpus = held.rows, held.gpus
-        partner = partners_of(allocation, n_jobs)[rows]
+        rows = held.rows
+        partner = _given(allocation.partner_row, -1, rows)
+        if len(rows) and allocation.partner_row is not None:
+            partner = np.where(partner >= 0, self.active[partner], -1)
         return Running(
             job_idx=self.active[rows],
-            gpus=gpus,
-            type_idx=self._types_of(rows, gpus),
-            n_nodes=(gpus > 0).sum(axis=1),
-            n_gpus=gpus.sum(axis=1, dtype=np.int64),
-            local_batch=_given(allocation.local_batch, 0.0, n_jobs)[rows],
-            accumulation=_given(allocation.accumulation, 0, n_jobs)[rows],
-            partner_job_idx=np.where(partner >= 0, self.active[partner], -1) if len(rows) else partner,
-            share_frac=_given(allocation.share_frac, 1.0, n_jobs)[rows],
+            gpus=held.gpus,
+            type_idx=self._types_of(held),
+            n_nodes=held.n_nodes,
+            n_gpus=held.n_gpus,
+            local_batch=_given(allocation.local_batch, 0.0, rows),
+            accumulation=_given(allocation.accumulation, 0, rows),
+            partner_job_idx=partner,
+            share_frac=_given(allocation.share_frac, 1.0, rows),
         )
 
 
@@ -369,15 +375,35 @@ def runs_on(jobs: Records, speed: Speed, types: int) -> Flags | None:
     return speed.goodput(jobs[:, None], asked) > 0
 
 
-def _given(column: Any, default: float, n: int) -> Any:
-    return np.full(n, default) if column is None else np.asarray(column)
+def _given(column: Any, default: float, rows: Ints) -> Any:
+    """What an allocation says of these rows."""
+    return np.full(len(rows), default) if column is None else np.asarray(column)[rows]
 
 
-def _changed(before: Held, after: Held) -> tuple[Flags, Flags]:
-    """Whether each holder after the decision has other GPUs than before, and whether it had none."""
-    at = np.minimum(np.searchsorted(before.rows, after.rows), max(len(before.rows) - 1, 0))
-    if not len(before.rows):
-        every = np.ones(len(after.rows), np.bool_)
-        return every, every
-    started = before.rows[at] != after.rows
-    return started | (before.gpus[at] != after.gpus).any(axis=1), started
+def _compact(held: Held) -> Any:
+    return np.ascontiguousarray(held.gpus, np.int32)
+
+
+@kernel
+def changes(before_rows: Any, before_gpus: Any, after_rows: Any, after_gpus: Any) -> Any:
+    """How a decision changes what jobs hold; rows ascend.
+
+    Whether each holder after it has other GPUs than before, and whether it had none; and the rows of those
+    that have none any more.
+    """
+    changed = np.zeros(len(after_rows), np.bool_)
+    started = np.zeros(len(after_rows), np.bool_)
+    goes_on = np.zeros(len(before_rows), np.bool_)
+    at = 0
+    for i in range(len(after_rows)):
+        while at < len(before_rows) and before_rows[at] < after_rows[i]:
+            at += 1
+        if at < len(before_rows) and before_rows[at] == after_rows[i]:
+            goes_on[at] = True
+            differs = 0
+            for j in range(after_gpus.shape[1]):  # without branches, so that it vectorises
+                differs |= before_gpus[at, j] ^ after_gpus[i, j]
+            changed[i] = differs != 0
+        else:
+            started[i] = changed[i] = True
+    return changed, started, before_rows[~goes_on]

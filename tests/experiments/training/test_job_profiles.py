@@ -291,7 +291,7 @@ def test_bad_tables_of_speed_are_named(tmp_path: Path, profile: str | bytes, wha
         (  # of a list of another name
             '{"samples_per_epoch": {"ResNet-18": 9}}',
             "file,job,job_type,mode,gpus,batch_by_epoch\nother.trace,0,x,gns,1,32x4\n",
-            "batch_schedules.csv: job 1, mode: .* has no batch schedule .*gns.*file jobs.trace and job 1",
+            "batch_schedules.csv: job 1, mode: .* has no batch schedule .*gns.*of file jobs.trace and job 1",
         ),
     ],
 )

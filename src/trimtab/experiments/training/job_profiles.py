@@ -328,7 +328,7 @@ def _epochs_of(
                 file=str(schedules),
                 field=f"job {ids[row]}, mode",
                 value=job.mode,
-                expected=f"a row with file {jobs.path.name} and job {ids[row]}, or mode static in {jobs.path}",
+                expected=f"a row of file {jobs.path.name} and job {ids[row]}, or mode static in {jobs.path}",
             )
     return known, by_row, read_noise_patterns(schedules)
 

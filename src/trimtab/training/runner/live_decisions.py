@@ -235,7 +235,7 @@ class LiveDecisions:
         new = np.flatnonzero(~self._arrived & (submit_s <= now_s))
         if len(new):
             self._arrived[new] = True
-            active = np.append(self.active, new[~self.states.has_ended[new]])
+            active = np.append(self.active, new[self.states.goes_on(new)])
             self.active = active[np.lexsort((active, submit_s[active]))]
 
     def question(self, now_s: float) -> Question | None:
