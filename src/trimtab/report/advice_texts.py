@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from trimtab.report.number_formats import percent_text, rounded, time_unit, title_of
@@ -10,10 +11,14 @@ from trimtab.report.paired import Verdict, against_best
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
-    from trimtab.experiments.serving.advice import AdviceFigures, OneMore
+    from trimtab.experiments.compare.comparison import OneMore
+    from trimtab.experiments.serving.advice import AdviceFigures
+    from trimtab.experiments.training.training_advice import Binding, TrainingAdvice
 
 NAMED: Final = 4  # policies in a sentence
 _WAITS: Final = 0.1  # share of completion that is waiting, from which a fleet is limited
+_FREE: Final = 0.15  # share of GPUs that is free while jobs wait, from which it is their shape that binds
+_RESTARTS: Final = 0.05  # share of GPU time, from which restarts are named
 _HOT: Final = 1.2  # load of the busiest part over the mean, from which it is named
 LIMITS: Final = (
     "The model has a slot per request: token speed does not depend on how many requests a node serves, and "
@@ -83,7 +88,7 @@ def advice(figures: AdviceFigures) -> dict[str, list[str]]:
     return {
         "Policy": verdict(figures.comparison),
         "What limits the fleet": _limits(figures),
-        "One node more": _one_more_texts(figures),
+        "One node more": _one_more_texts(figures.comparison, figures.one_more),
         "Where the model does not hold": _doubts(figures),
     }
 
@@ -125,10 +130,10 @@ def _peak(figures: AdviceFigures) -> list[str]:
     ]
 
 
-def _one_more_texts(figures: AdviceFigures) -> list[str]:
-    base = figures.comparison.ranked()[0].metrics["completion_mean_s"].mean
-    said = [_more_text(more, base) for more in figures.one_more]
-    helps = [m for m in figures.one_more if _is_certain(m) and m.change_s.mean < 0 and m.usd_per_hour > 0]
+def _one_more_texts(comparison: Comparison, one_more: Sequence[OneMore]) -> list[str]:
+    base = comparison.ranked()[0].metrics["completion_mean_s"].mean
+    said = [_more_text(more, base) for more in one_more]
+    helps = [m for m in one_more if _is_certain(m) and m.change_s.mean < 0 and m.usd_per_hour > 0]
     if len(helps) > 1:
         best = min(helps, key=lambda m: m.change_s.mean / m.usd_per_hour)
         said.append(f"For its price, one more {best.node_type} brings most.")
@@ -165,3 +170,75 @@ def _doubts(figures: AdviceFigures) -> list[str]:
     if len(figures.comparison.seeds) == 1 or figures.comparison.ranked()[0].is_seedless:
         said.append("One recorded trace without randomness: another day may rank policies otherwise.")
     return [*said, LIMITS]
+
+
+def advice_on_training(figures: TrainingAdvice) -> dict[str, list[str]]:
+    """All sentences about training jobs, by topic."""
+    return {
+        "Allocator": [*verdict(figures.comparison), *_deadlines(figures.comparison)],
+        "What binds the load": _bound_by(figures.binding),
+        "One node more": _one_more_texts(figures.comparison, figures.one_more),
+        "Where the model does not hold": _training_doubts(figures),
+    }
+
+
+def _deadlines(comparison: Comparison) -> list[str]:
+    """The allocator that meets the most deadlines, where that is another one."""
+    name = "deadline_satisfied_frac"
+    best, most = comparison.ranked()[0], comparison.ranked(name)[0]
+    shares = best.metrics[name].mean, most.metrics[name].mean
+    if not shares[1] > shares[0]:
+        return []
+    met = f"{most.policy} meets the most deadlines, {rounded(100 * shares[1])} %"
+    return [f"{met}; {best.policy} meets {rounded(100 * shares[0])} %."]
+
+
+def _bound_by(found: Binding) -> list[str]:
+    said = []
+    if math.isfinite(found.offered_load) and found.offered_load > 0:
+        said.append(f"Jobs ask for {rounded(100 * found.offered_load)} % of the GPU time of the cluster.")
+    waits = (
+        f"Jobs are without GPUs for {rounded(found.waited_mean_s, 2)} s on average, "
+        f"{rounded(100 * found.waited_frac, 2)} % of their completion"
+    )
+    if not found.waited_frac > _WAITS:
+        said.append(f"{waits}: their own run times bind it, not the number of GPUs.")
+    elif found.free_frac > _FREE:
+        said.append(
+            f"{waits}, while {rounded(100 * found.free_frac, 2)} % of the GPUs are free: what is free is in "
+            "pieces that waiting jobs do not fit, or the allocator holds it back. Smaller gangs, jobs that "
+            "scale, or an allocator that lets jobs pass would use them."
+        )
+    else:
+        held = rounded(100 * (1 - found.free_frac), 3)
+        said.append(f"{waits}; meanwhile {held} % of the GPUs are held: the number of GPUs binds it.")
+    if len(found.widths) > 1:
+        longest = max(found.widths, key=lambda w: w.waited_mean_s)
+        share = rounded(100 * longest.gpu_time_frac, 2)
+        waited = rounded(longest.waited_mean_s)
+        said.append(f"Jobs of {longest.name} wait longest, {waited} s; they have {share} % of the GPU time.")
+    if found.restart_frac > _RESTARTS:
+        said.append(f"Restarts take {rounded(100 * found.restart_frac, 2)} % of the GPU time.")
+    if found.peak_frac > _HOT:
+        unit, unit_s = time_unit(found.peak_s[1])
+        when = f"from {rounded(found.peak_s[0] / unit_s)} to {rounded(found.peak_s[1] / unit_s)} {unit}"
+        said.append(f"Most is submitted {when}: {rounded(found.peak_frac, 2)} times the mean of such a time.")
+    return said
+
+
+def _training_doubts(figures: TrainingAdvice) -> list[str]:
+    said = []
+    if figures.binding.offered_load > 1.0:
+        said.append("More is asked for than there is: waits grow with the length of the trace.")
+    if figures.is_told_work:
+        said.append(
+            f"{figures.best} reads the work that jobs have left, here exactly as recorded. A scenario with "
+            "jobs.declared_cv shows what errors of it cost."
+        )
+    if not figures.has_profiles:
+        said.append(
+            "Without profiles jobs keep the GPUs that they asked for: what scaling would bring is not seen."
+        )
+    if len(figures.comparison.seeds) == 1 or figures.comparison.ranked()[0].is_seedless:
+        said.append("One recorded list of jobs: another week may rank allocators otherwise.")
+    return [*said, "Jobs do not slow each other down over the network, and no GPU is slower than its type."]

@@ -49,6 +49,15 @@ class SweepPoint:
     runs: tuple[RunResult, ...] = field(default=(), repr=False)  # one per seed
 
 
+@dataclass(frozen=True, slots=True)
+class OneMore:
+    """One node more of a type: its price, and the change of mean completion, paired over seeds."""
+
+    node_type: str
+    usd_per_hour: float
+    change_s: Estimate
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The results of a comparison. `results` is in the order of the given policies."""

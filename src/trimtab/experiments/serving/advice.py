@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.experiments.compare import Comparison, run_comparison
+from trimtab.experiments.compare.comparison import OneMore
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.scenario_changes import WhatIf, with_what_if
 from trimtab.experiments.serving.run import Run, simulate, simulate_inputs
 from trimtab.experiments.serving.serving_kind import SERVING
-from trimtab.metrics import Estimate, paired_difference_ci95
+from trimtab.metrics import paired_difference_ci95
 
 ADVISED: Final = (
     *("late-binding", "least-expected-completion", "least-expected-wait", "power-of-d", "least-connections"),
@@ -43,15 +44,6 @@ class Window:
     end_s: float
     load: float
     queueing_mean_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class OneMore:
-    """One node more of a type: its price, and the change of mean completion, paired over seeds."""
-
-    node_type: str
-    usd_per_hour: float
-    change_s: Estimate
 
 
 @dataclass(frozen=True, slots=True)
