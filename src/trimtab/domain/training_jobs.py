@@ -180,6 +180,13 @@ class GpuCluster:
         return held
 
     @cached_property
+    def runs(self) -> Flags:
+        """Whether each active job holds GPUs now, [active jobs]."""
+        runs: Flags = np.zeros(self.n_jobs, np.bool_)
+        runs[self.now_held.rows] = self.now_held.n_gpus > 0
+        return runs
+
+    @cached_property
     def capacity(self) -> Ints:
         """GPUs of each node that may be given, [nodes]."""
         gpus = self.nodes["gpus"].astype(np.int64)

@@ -59,11 +59,13 @@ class AllocationCheck:
         if given.size and given.min() < 0:
             negative: Flags = np.any(given < 0, axis=1)
             self._stop(now_s, f"gave {self._name(jobs, int(np.argmax(negative)))} a negative number of GPUs")
-        partner = partners_of(allocation, len(jobs))
-        self._pairs(jobs, allocation, given, partner, now_s)
-        if allocation.counts is not None:
+        second = None
+        if allocation.partner_row is not None:
+            partner = partners_of(allocation, len(jobs))
+            self._pairs(jobs, allocation, given, partner, now_s)
             second = is_second(partner)
-            used = (given[~second] if second.any() else given).sum(axis=0)
+        if allocation.counts is not None:
+            used = (given if second is None else given[~second]).sum(axis=0)
             self._within(used, cluster.type_gpus, cluster.type_names.__getitem__, now_s)
         return allocation
 
@@ -143,10 +145,14 @@ class AllocationCheck:
             if not holds.all():
                 self._stop(now_s, f"{what} {self._name(jobs, int(rows[~holds][0]))}")
 
-    def placed(self, jobs: Records, cluster: GpuCluster, held: Held, partner: Ints, now_s: float) -> None:
+    def placed(
+        self, jobs: Records, cluster: GpuCluster, held: Held, allocation: Allocation, now_s: float
+    ) -> None:
         """Nodes hold no more than they have; gangs, limits, pins and quotas are kept."""
-        second = is_second(partner)[held.rows]
-        used = held.gpus[~second].sum(axis=0) if second.any() else held.per_node
+        used = held.per_node
+        if allocation.partner_row is not None:
+            second = is_second(partners_of(allocation, len(jobs)))[held.rows]
+            used = held.gpus[~second].sum(axis=0)
         self._within(used, cluster.capacity, "node {}".format, now_s)
         counts = held.counts(len(jobs))
         rule, row = first_broken(jobs, counts)

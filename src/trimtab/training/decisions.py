@@ -24,7 +24,7 @@ from trimtab.training.gang_placement import PlacementRule
 from trimtab.training.job_classes import about_all, classes_of, cluster_for, counted_once, within_room
 from trimtab.training.progress import Running
 from trimtab.training.quotas import within_quotas
-from trimtab.training.shared_gpus import is_second, partners_of, placed
+from trimtab.training.shared_gpus import is_second, placed
 
 _LEAST_PLAN_S: Final = 60.0  # a job that does not end as estimated is looked at again after so long
 
@@ -88,8 +88,7 @@ class Decider:
             key = next(iter(classes), None)
             memory = self.memory if key is None else self._memory_of(key, cluster)
             found = self._of_class(memory, jobs, cluster, now_s, speed, running)
-        partner = partners_of(found.allocation, len(jobs))
-        self.check.placed(jobs, cluster, found.held, partner, now_s)
+        self.check.placed(jobs, cluster, found.held, found.allocation, now_s)
         return found
 
     def _divides(self, cluster: GpuCluster) -> bool:

@@ -76,7 +76,7 @@ class Chronus(Allocator):
         later = accepted & ~must
         waits_last = self.objective == "minimize" or (self.objective == "adaptive" and is_refused.any())
         group = np.where(must, 0, np.where(later, 3 if waits_last else 1, 2))
-        runs = cluster.held.any(axis=1)
+        runs = cluster.runs
         key = np.where(later, last - need, left_gpu_s)
         order = np.lexsort((~runs, key, group))
         counts = np.zeros((len(jobs), len(cluster.type_names)), np.int64)

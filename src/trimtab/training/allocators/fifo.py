@@ -38,7 +38,7 @@ class Fifo(Allocator):
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, memory: Any
     ) -> Allocation:
         """Running jobs go on; waiting ones start while they fit."""
-        runs = cluster.held.any(axis=1)
-        order = np.lexsort((np.arange(len(jobs)), ~runs))
+        runs = cluster.runs
+        order = np.argsort(~runs, kind="stable")
         counts: Ints = given_in_order(jobs, cluster, order, may_pass=self.backfill)
         return Allocation(counts=counts)

@@ -40,5 +40,5 @@ class ShortestJobFirst(Allocator):
         """Running jobs first, then by run time."""
         rate = speed.goodput(jobs, configs(jobs["gpus_requested"]))
         run_s = jobs["work_total"] / np.maximum(rate, 1e-300)
-        order = np.lexsort((run_s, ~cluster.held.any(axis=1)))
+        order = np.lexsort((run_s, ~cluster.runs))
         return Allocation(counts=given_in_order(jobs, cluster, order, may_pass=True))

@@ -43,5 +43,5 @@ class ShortestRemainingTimeFirst(Allocator):
         rate = speed.goodput(jobs, configs(jobs["gpus_requested"]))
         left_s = jobs["work_left"] / np.maximum(rate, 1e-300)
         key = left_s * jobs["gpus_requested"] if self.service else left_s
-        order = np.lexsort((~cluster.held.any(axis=1), key))
+        order = np.lexsort((~cluster.runs, key))
         return Allocation(counts=given_in_order(jobs, cluster, order, may_pass=True))

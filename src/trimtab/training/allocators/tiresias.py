@@ -74,7 +74,7 @@ class Tiresias(Allocator):
     ) -> Allocation:
         """Move jobs between queues, then serve queue after queue."""
         row_of = {int(j): i for i, j in enumerate(jobs["job_idx"])}
-        runs = cluster.held.any(axis=1)
+        runs = cluster.runs
         self._update(memory, jobs, row_of, runs, now_s)
         order = np.array([row_of[j] for queue in memory.jobs for j in queue], np.int64)
         counts = given_in_order(jobs, cluster, order, may_pass=True)
