@@ -83,6 +83,23 @@ def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
     )
 
 
+def test_a_change_lasts_as_long_as_those_of_the_job_did_so_far() -> None:
+    """√2 of the speed for a restart of 200 s: not for 300 s; of 3,000 s it costs a fifteenth."""
+
+    def held_after(restarts: int) -> int:
+        jobs = active(1, restart_s=200.0, work_left=1e5, age_s=6000.0, restarts=restarts)
+        return int(decided(jobs, gpu_nodes(0, [4]), Power(0.5), held=[[2]], keep_s=300.0).sum())
+
+    assert [held_after(restarts) for restarts in (1, 19)] == [4, 2]
+
+
+def test_with_a_norm_above_one_an_old_large_job_goes_first() -> None:
+    """Rank times completion^(norm − 1): 1 · (5000 + 900/8) is more than 2 · 300/8."""
+    jobs = active(2, work_left=[900.0, 300.0], age_s=[5000.0, 0.0])
+    for norm, gpus in ((1.0, [0, 8]), (2.0, [8, 0])):
+        assert decided(jobs, gpu_nodes(0, [4, 4]), Power(1.0), norm=norm).sum(axis=1).tolist() == gpus
+
+
 def test_tenants_stay_within_their_quotas() -> None:
     jobs = active(4, tenant_idx=[0, 0, 1, 1], work_left=[10.0, 20.0, 500.0, 600.0])
     gpus = decided(jobs, gpu_nodes(0, [4, 4]), Power(0.9), quota=[3, 5]).sum(axis=1)
