@@ -58,9 +58,7 @@ def sia_over(spec: str) -> float:
 
 
 def goldens() -> list[Golden]:
-    where = (
-        "one digit is published; mean of four files; 6 nodes of 4 T4, 3 of 8 RTX 2080 Ti, 2 of 8 A100"
-    )
+    where = "one digit is published; mean of four files; 6 nodes of 4 T4, 3 of 8 RTX 2080 Ti, 2 of 8 A100"
     return [
         Golden(STUDY, "sia", 0.6, partial(mean_hours, "sia"), 0.05, is_fast=False, note=where),
         Golden(
