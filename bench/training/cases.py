@@ -41,7 +41,8 @@ HIGHER = ("deadline_satisfied_frac",)
 
 def measured(records: JobRecords, metrics: tuple[str, ...]) -> dict[str, float]:
     found = job_metrics(records)
-    chosen = {name: found[name] for name in (*metrics, "completion_mean_s", *BESIDE, "restarts_mean")}
+    names = (*metrics, "completion_mean_s", *BESIDE, "restarts_mean")
+    chosen = {name: found[name] for name in names if not math.isnan(found[name])}
     return chosen | {"unfinished_frac": found["unfinished_frac"], "decision_mean_s": found["decision_mean_s"]}
 
 
