@@ -64,6 +64,14 @@ def sleep(seconds: float) -> float:
     return seconds
 
 
+def hold_interpreter(seconds: float) -> int:
+    """Busy in one call of C code, during which no other Python code runs; about so long."""
+    begun_s, count, n = time.perf_counter(), 0, 1_000_000
+    sum(range(n))
+    count = int(n * seconds / (time.perf_counter() - begun_s))
+    return sum(range(count))
+
+
 def held(file: str) -> str:
     """Ends once the file is there. Another file, FILE.begun, tells that it has begun."""
     Path(f"{file}.begun").touch()
@@ -99,7 +107,20 @@ class Broken:
     def __call__(self) -> None: ...
 
 
-FUNCTIONS = (add, total, told, told_each, fail, unserialisable, scenes, sleep, held, blob, length)
+FUNCTIONS = (
+    add,
+    total,
+    told,
+    told_each,
+    fail,
+    unserialisable,
+    scenes,
+    sleep,
+    hold_interpreter,
+    held,
+    blob,
+    length,
+)
 STAGES = (*FUNCTIONS, Counter, Broken)
 
 

@@ -162,9 +162,11 @@ class Pools:
             answer: Awaitable[Any] = watch.alive.remote([worker.pid for worker in asked])
             return answer
 
-        def told(pids: Sequence[int]) -> None:
+        def told(ticks: Mapping[int, int]) -> None:
             for worker in asked:
-                if worker.pid not in pids:
+                if worker.pid in ticks:
+                    worker.note_ticks(ticks[worker.pid])
+                else:
                     worker.die(None)
 
         def failed(error: Exception) -> None:
