@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trimtab.chains.session import RunHandle, Session
     from trimtab.chains.single_run import run
     from trimtab.chains.stages import Stage, stage
+    from trimtab.chains.tables import blocks
     from trimtab.live.stage_backend import StageNode
     from trimtab.live.stage_execution import StageContext
 
@@ -42,6 +43,7 @@ _HOME = {
     "StageFailed": "trimtab.chains.results",
     "StageNode": "trimtab.live.stage_backend",
     "State": "trimtab.chains.run_state",
+    "blocks": "trimtab.chains.tables",
     "chain": "trimtab.chains.building",
     "run": "trimtab.chains.single_run",
     "stage": "trimtab.chains.stages",
@@ -57,6 +59,7 @@ __all__ = [
     "StageFailed",
     "StageNode",
     "State",
+    "blocks",
     "chain",
     "run",
     "stage",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
 from trimtab.chains.host_thread import HostThread
-from trimtab.chains.inputs import named_inputs
+from trimtab.chains.inputs import named_inputs, with_tables
 from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
@@ -44,6 +44,8 @@ from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualB
 from trimtab.policies.catalogue import find
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from trimtab.chains.metrics_server import MetricsServer
     from trimtab.jobs.run_rows import RunRecord
 
@@ -129,13 +131,15 @@ class Session:
         key: str = "",
         source: str = "",
         parts: bool = False,
-        places: InputPlaces = NO_PLACES,
+        block_rows: int = 0,
     ) -> RunHandle:
         """Begin a run over these inputs.
 
-        An input is a mapping of the chain's inputs, or, for a chain of one input, its value.
+        An input is a mapping of the chain's inputs, or, for a chain of one input, its value. A data frame, or
+        a dataset of Ray Data, has one in each row; other columns than the chain's inputs go along to `table`.
 
         Args:
+            block_rows: each input is a table of so many of the rows; 0 = each row is one.
             key: with a journal, a run of this key is made once: then this is the handle of that run, with its
                 inputs and options, and its deadline counts from when it was made.
             source: where the chain is defined, for a later resume.
@@ -149,7 +153,7 @@ class Session:
         handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
         if parts:
             handle.want_parts()
-        handle.begin(named_inputs(plan, inputs), source)
+        handle.begin(with_tables(inputs, plan.chain, block_rows), source)
         return handle
 
     def resume(self, run_id: str, *, retry_failed: bool = False) -> RunHandle:
@@ -231,6 +235,7 @@ class RunHandle:
         self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
         self._kept: list[Result] = []
         self.parts = Parts()
+        self._given: Any = ()  # the inputs, for `table`
         self._over = threading.Event()
         self._when_over: list[Callable[[], object]] = []
         self._closes_session = False
@@ -239,9 +244,9 @@ class RunHandle:
             run_id or f"run_{secrets.token_hex(8)}", plan, template, options, self._told, self._ended
         )
 
-    def begin(self, inputs: Iterator[tuple[int, Mapping[str, Any]]], source: str = "") -> None:
+    def begin(self, given: Iterable[Any], source: str = "") -> None:
         """Begin the run."""
-        recorder = self._host.recorder
+        recorder, inputs, self._given = self._host.recorder, named_inputs(self._plan, given), given
         if recorder is not None:
             listed = list(inputs)
             inputs, self._n_inputs = iter(listed), len(listed)
@@ -267,7 +272,7 @@ class RunHandle:
         recorder = self._host.recorder
         assert recorder is not None
         inputs = self._thread.call(recorder.load(self._run, retry_failed=retry_failed))
-        self._run.inputs = iter(inputs)
+        self._run.inputs, self._given = iter(inputs), dict(inputs)
         self._n_inputs = len(inputs) + len(self._run.failed_before)
         for number, text in self._run.failed_before.items():
             failure = Failure("", 0, 0, StageError(Cause.RAISED, "", text), noted=text)
@@ -346,6 +351,17 @@ class RunHandle:
     def values(self) -> list[Any]:
         """All outputs, in the order of the inputs. Raises StageFailed for the first that has none."""
         return [result.value for result in self.wait()]
+
+    def table(self) -> pl.DataFrame:
+        """The outputs as a table of polars, in the order of the inputs; those without one are left out.
+
+        A mapping has a column for each key, other outputs the column `output`; tables are put together.
+        Before them are the columns of the inputs, if those were a table, in a list, or in the journal.
+        `chains.tables` has more: `dataset_of`, `write_table`.
+        """
+        from trimtab.chains.tables import given_rows, results_table
+
+        return results_table(self.wait(), given_rows(self._given, self._plan.chain))
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
         """`wait`, without blocking the event loop."""

@@ -30,8 +30,14 @@ def run_chain(
     file: Annotated[str, typer.Argument(help="FILE.yaml, FILE.py:CHAIN or MODULE:CHAIN.", metavar="FILE")],
     inputs: Annotated[
         Path | None,
-        typer.Option("--input", "-i", help="Inputs: JSON Lines, or a text file of one value a line."),
+        typer.Option(
+            "--input", "-i", help="Inputs: .jsonl, .parquet, .arrow, .csv, or a .txt of one value a line."
+        ),
     ] = None,
+    block_rows: Annotated[
+        int,
+        typer.Option(min=0, help="Each input is a table of so many rows of --input. 0 = a row each."),
+    ] = 0,
     on: Annotated[
         str,
         typer.Option(
@@ -48,7 +54,10 @@ def run_chain(
         ),
     ] = "0",
     policy: Annotated[str, policy_option("NAME or NAME+ORDER.", has_default=True)] = DEFAULT_POLICY,
-    out: Annotated[Path | None, typer.Option(help="File for results, JSON Lines. Default: stdout.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for results: JSON Lines, or .parquet, .arrow, .csv. Default: stdout."),
+    ] = None,
     files: Annotated[Path | None, typer.Option(help="Folder for outputs that are bytes.")] = None,
     failed: Annotated[Path | None, typer.Option(help="File for inputs that failed, JSON Lines.")] = None,
     resume: Annotated[str, typer.Option(help="Go on with this run.", metavar="RUN")] = "",
@@ -107,11 +116,12 @@ def run_chain(
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
     _check_files(out, failed)
     chain, tags = load_chain(file), _tags(tag or [])
-    given = None if inputs is None else read_inputs(inputs, chain)
+    given = None if inputs is None else read_inputs(inputs, chain, block_rows)
     for problem in given.problems if given is not None else ():
         note(str(problem))
     if given is not None and not given.values:
-        raise UsageError("has no input that can be read", file=str(inputs), expected="a JSON value a line")
+        expected = "a JSON value a line, or a table with rows"
+        raise UsageError("has no input that can be read", file=str(inputs), expected=expected)
     fused: dict[str, Any] = {"fuse_s": 0.0} if no_fuse else {}
     if on == SIMULATED and given is not None:
         n_failed = predict(chain, given, asked, out, {"policy": policy, **fused}, quiet=quiet)
@@ -262,9 +272,12 @@ def _finished(
     """Write results as they come; returns how many inputs failed."""
     from trimtab.cli.chain_progress import shown_progress
 
-    n_failed = 0
-    with _opened(out) as target, shown_progress(handle, quiet=quiet), _failures(failed) as bad:
+    n_failed, is_lines = 0, not _is_table(out)
+    lines = out if is_lines else None
+    with _opened(lines) as target, shown_progress(handle, quiet=quiet), _failures(failed) as bad:
         for result in handle:
+            if result.is_ok and target is None:
+                continue
             if result.is_ok:
                 print(_as_line(result, files), file=target, flush=True)
                 continue
@@ -275,13 +288,34 @@ def _finished(
                 value = None if given is None else given.values[result.index]
                 told = {"input": value, "error": str(result.failure)}
                 print(json.dumps(told, default=repr), file=bad, flush=True)
+    if isinstance(out, Path) and not is_lines:
+        _write_table(out, handle, given)
     counted = {state.value: n for state, n in handle.endings.items()}
     note(f"{handle.id}: " + ", ".join(f"{n} {state}" for state, n in counted.items()), quiet=quiet)
     return n_failed
 
 
+def _line_of(result: Result, given: InputFile | None) -> str:
+    return str(result.index) if given is None else f"of {given.unit} {given.lines[result.index]}"
+
+
+def _is_table(out: Path | TextIO) -> bool:
+    from trimtab.chains.tables import is_table
+
+    return isinstance(out, Path) and is_table(out)
+
+
+def _write_table(out: Path, handle: RunHandle, given: InputFile | None) -> None:
+    from trimtab.chains.tables import results_table, write_table
+
+    if given is None or given.unit == "line":
+        write_table(out, handle.table())
+    else:
+        write_table(out, results_table(handle.wait(), given.rows))
+
+
 @contextlib.contextmanager
-def _opened(out: Path | TextIO) -> Iterator[TextIO]:
+def _opened(out: Path | TextIO | None) -> Iterator[TextIO | None]:
     if isinstance(out, Path):
         with out.open("w") as file:
             yield file
@@ -321,6 +355,8 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "trimtab chain run film.yaml --input prompts.jsonl",
             "trimtab chain run film.py:film --input prompts.txt --out films.jsonl --failed failed.jsonl",
+            "trimtab chain run film.yaml --input prompts.parquet --out films.parquet",
+            "trimtab chain run clean.py:clean --input rows.parquet --block-rows 10000 --out clean.parquet",
             "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
             "trimtab chain run film.yaml --input prompts.jsonl --on simulated --items scenes=6",
         ),

@@ -34,7 +34,7 @@ from trimtab.live.stage_backend import (
     shortened,
 )
 from trimtab.live.stage_logging import CURRENT
-from trimtab.live.value_codec import Unserialisable, at_path, decode, encode
+from trimtab.live.value_codec import Unserialisable, at_path, decode, encode, items_of
 
 _LIBRARIES: Final = (
     str(FilePath(__file__).parents[1]),
@@ -278,7 +278,7 @@ def written(output: Any, code: StageCode, write: Write) -> Outcome:
         refs, counts = [write(encode(None if code.is_batch else output))], []
         tests = tuple(bool(at_path(output, path)) for path in code.tests)
         for path in code.splits:
-            items = list(at_path(output, path))
+            items = items_of(at_path(output, path))
             counts.append(len(items))
             refs += [write(encode(item)) for item in items]
     except Unserialisable as error:
