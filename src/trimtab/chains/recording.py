@@ -49,6 +49,12 @@ def journal_url(place: str | Path) -> str:
     return str(place) if "://" in str(place) else f"sqlite:///{Path(place).absolute() / 'journal.db'}"
 
 
+def values_of(place: str | Path | None, values: str | Path = "") -> ValueStore:
+    """The store of a journal's large values: in its folder, unless `values` says where."""
+    folder = default_folder() if place is None or "://" in str(place) else Path(place)
+    return value_store(values or folder / "values")
+
+
 class Recorder:
     """A journal and a store of values.
 
@@ -72,9 +78,7 @@ class Recorder:
         memo_bytes: int = MEMO_BYTES,
     ) -> None:
         url = journal_url(place)
-        if "://" not in str(place):
-            values = values or Path(place) / "values"
-        self._store: ValueStore = value_store(values or default_folder() / "values")
+        self._store = values_of(place, values)
         self._failed, self._get, self._refs = failed, get, refs
         self.journal = RunJournal(url, cancelled=cancelled, failed=self._on_failure)
         self.memo = Memo(self.journal, self._store, memo_bytes)
