@@ -76,7 +76,7 @@ def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_attempt_
     async def work() -> None:
         backend: Any = ray_backend([StageNode("one")])
         bench = Bench(backend)
-        await backend.open([replace(code, is_profiled=True) for code in codes()], bench.changes.append)
+        await backend.open([replace(code, profile="calls") for code in codes()], bench.changes.append)
         try:
             for k in range(3):
                 attempt = bench.attempt("sleep")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from trimtab.chains.run_state import ChainRun, ItemRun, StageCounts, State
 from trimtab.chains.stage_attempts import StageAttempts
 from trimtab.chains.stage_batches import StageBatches
 from trimtab.chains.stage_outcomes import StageOutcomes
-from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
@@ -62,7 +62,7 @@ class ChainHost:
         place: folder or database of the journal; None = nothing is remembered.
         values: folder or URL of the store of values, if it is not in the journal's folder.
         metrics: counts what happens; None = nothing does.
-        profile: stages whose code is profiled.
+        profile: what is profiled.
         fuse_s: see `Fusion`.
         values_gib: see `ValueBudget`.
     """
@@ -79,14 +79,14 @@ class ChainHost:
         place: str | Path | None = None,
         values: str | Path = "",
         metrics: StageMetrics | None = None,
-        profile: Collection[str] = (),
+        profile: Profiling | None = None,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
         self.profiles = StageProfiles()
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
-        self._state = HostState(plans, backend, self._wake, profile)
+        self._state = HostState(plans, backend, self._wake, profile or Profiling())
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None

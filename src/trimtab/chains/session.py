@@ -27,17 +27,8 @@ from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.chains.run_metrics import StageMetrics
-from trimtab.chains.run_state import (
-    NO_PLACES,
-    ChainRun,
-    Ending,
-    Failure,
-    InputPlaces,
-    RunOptions,
-    StageCounts,
-    State,
-)
-from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.run_state import ChainRun, Ending, Failure, RunOptions, StageCounts, State
+from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
 from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualBackend
@@ -62,6 +53,7 @@ class Session:
         metrics_port: port of `/metrics` for Prometheus; 0 = any. None = no metrics.
         metrics_host: address of that port.
         profile: stages whose code is profiled (`profiles`).
+        profile_lines: by line, not by function.
         fuse_s: stages with `cost_s` that are expected to take less run in one attempt with those that follow;
             0 = none does.
         values_gib: what the large values of inputs in flight may take; then inputs that entered later wait.
@@ -80,6 +72,7 @@ class Session:
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         profile: Collection[str] = (),
+        profile_lines: bool = False,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
@@ -99,7 +92,7 @@ class Session:
             place=journal,
             values=values,
             metrics=self.metrics,
-            profile=profile,
+            profile=Profiling(profile, profile_lines),
             fuse_s=fuse_s,
             values_gib=values_gib,
         )

@@ -82,8 +82,12 @@ def run_chain(
         str, typer.Option(help="Profile this stage's code: a table, and STAGE.prof.", metavar="STAGE")
     ] = "",
     profile_out: Annotated[
-        Path | None, typer.Option(help="File of the profile, for `python -m pstats`.", metavar="FILE.prof")
+        Path | None,
+        typer.Option(help="File of the profile. Default: STAGE.prof or STAGE.lprof.", metavar="FILE"),
     ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="With --profile: line by line.", metavar=FLAG)
+    ] = False,
     no_fuse: Annotated[
         bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.", metavar=FLAG)
     ] = False,
@@ -113,6 +117,8 @@ def run_chain(
         "--values-gib": values_gib, "--priority": priority or None,
     }  # fmt: skip
     check_prediction(asked, on, refused)
+    if lines and not profile:
+        raise UsageError("goes with a profile", field="--lines", expected="--profile STAGE")
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
     _check_files(out, failed)
     chain, tags = load_chain(file), _tags(tag or [])
@@ -133,6 +139,7 @@ def run_chain(
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
         "profile": (profile,) if profile else (),
+        "profile_lines": lines,
         **fused,
     }
     again = f"trimtab chain run {file}" + (f" --journal {journal}" if journal else "")
@@ -165,7 +172,8 @@ def run_chain(
         if profile:
             from trimtab.cli.chain_tables import told_profile
 
-            told_profile(session.profiles, profile, profile_out or Path(f"{profile}.prof"))
+            suffix = ".lprof" if lines else ".prof"
+            told_profile(session.profiles, profile, profile_out or Path(f"{profile}{suffix}"))
     if given is not None and given.problems:
         raise typer.Exit(USAGE)
     if n_failed:
@@ -357,6 +365,7 @@ def register(app: typer.Typer) -> None:
             "trimtab chain run film.py:film --input prompts.txt --out films.jsonl --failed failed.jsonl",
             "trimtab chain run film.yaml --input prompts.parquet --out films.parquet",
             "trimtab chain run clean.py:clean --input rows.parquet --block-rows 10000 --out clean.parquet",
+            "trimtab chain run film.yaml --input prompts.jsonl --profile draw --lines",
             "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
             "trimtab chain run film.yaml --input prompts.jsonl --on simulated --items scenes=6",
         ),

@@ -166,7 +166,7 @@ class Outcome:
     tests: tuple[bool, ...] = ()
     error: StageError | None = None
     worker: str = ""  # that ran it, by a name of its node's
-    profile: bytes = b""  # of the code, marshalled statistics of cProfile; empty = it was not profiled
+    profile: bytes = b""  # of the code, marshalled (`stage_profiling`); empty = it was not profiled
     then: Outcome | None = None
 
     @property
@@ -213,8 +213,7 @@ class StageCode:
     labels: Mapping[str, str] = field(default_factory=dict)  # that a node must have
     splits: tuple[Path, ...] = ()  # lists in the output whose items become values of their own
     tests: tuple[Path, ...] = ()  # parts of the output that conditions of other stages read
-    is_profiled: bool = False
-    copies: int = 1  # machines that keep its large outputs, where there are so many
+    profile: str = ""  # of its code: "calls" or "lines" (`stage_profiling`); "" = none
     is_batch: bool = False  # its output is a list of outputs: each is a value, the whole is none
 
 

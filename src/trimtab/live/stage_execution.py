@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import marshal
-import os
-import sysconfig
 import time
 import traceback
 import typing
@@ -34,6 +31,7 @@ from trimtab.live.stage_backend import (
     shortened,
 )
 from trimtab.live.stage_logging import CURRENT
+from trimtab.live.stage_profiling import Profiler, profiler_of
 from trimtab.live.value_codec import Unserialisable, at_path, decode, encode, items_of
 
 _LIBRARIES: Final = (
@@ -182,12 +180,13 @@ def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], rea
     code, begun_s = stages.code(attempt.stage), time.perf_counter()
     try:
         call = stages.load(attempt.stage)
+        profiler = profiler_of(code.profile) if code.profile else None
     except Exception as error:
         return Outcome(error=_failed(error, Cause.LOAD_FAILED))
     load_s = time.perf_counter() - begun_s
     token = CURRENT.set(attempt)
     try:
-        outcome = _executed(code, call, attempt, inputs, reach, stages.output_type(attempt.stage))
+        outcome = _executed(code, call, attempt, inputs, reach, profiler)
     finally:
         CURRENT.reset(token)
     return replace(outcome, load_s=load_s)
@@ -199,7 +198,7 @@ def _executed(
     attempt: Attempt,
     inputs: Sequence[Argument],
     reach: _Reach,
-    output_type: Any,
+    profiler: Profiler | None,
 ) -> Outcome:
     try:
         arguments = bound(inputs, reach.read)
@@ -208,10 +207,9 @@ def _executed(
             arguments[code.context_name] = of_each if code.is_batch else of_each[0]
     except Exception as error:
         return Outcome(error=_failed(error, Cause.INPUT_LOST))
-    profiler = _profiler() if code.is_profiled else None
     begun_s = time.perf_counter()
     try:
-        output = call(**arguments) if profiler is None else profiler.runcall(call, **arguments)
+        output = call(**arguments) if profiler is None else profiler.run(call, arguments)
     except Cancelled:
         return Outcome(error=StageError(Cause.CANCELLED), service_s=time.perf_counter() - begun_s)
     except MemoryError as error:
@@ -220,24 +218,13 @@ def _executed(
         cause = Cause.PERMANENT if isinstance(error, _PERMANENT) else Cause.RAISED
         return Outcome(error=_failed(error, cause), service_s=time.perf_counter() - begun_s)
     service_s = time.perf_counter() - begun_s
-    outcome = replace(_told(output, output_type, code, reach.write), service_s=service_s)
-    return outcome if profiler is None else replace(outcome, profile=_statistics(profiler))
+    outcome = replace(written(output, code, reach.write), service_s=service_s)
+    return outcome if profiler is None else replace(outcome, profile=profiler.statistics())
 
 
 def _context(attempt: Attempt, is_cancelled: Callable[[], bool]) -> StageContext:
     told = attempt.run, attempt.stage, attempt.index, attempt.attempt, attempt.idempotency_key
     return StageContext(*told, is_cancelled)
-
-
-def _profiler() -> Any:
-    from cProfile import Profile  # few workers need it
-
-    return Profile()
-
-
-def _statistics(profiler: Any) -> bytes:
-    profiler.create_stats()
-    return marshal.dumps(profiler.stats)
 
 
 def bound(inputs: Sequence[Argument], read: Read) -> dict[str, Any]:
