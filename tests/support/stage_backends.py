@@ -85,6 +85,13 @@ def blob(size: int) -> bytes:
     return b"x" * size
 
 
+def counted_blob(size: int, file: str) -> bytes:
+    """One more character in the file for each call."""
+    with open(file, "a") as calls:
+        calls.write("x")
+    return b"y" * size
+
+
 def length(data: bytes) -> int:
     return len(data)
 
@@ -119,6 +126,7 @@ FUNCTIONS = (
     hold_interpreter,
     held,
     blob,
+    counted_blob,
     length,
 )
 STAGES = (*FUNCTIONS, Counter, Broken)

@@ -214,6 +214,7 @@ class StageCode:
     splits: tuple[Path, ...] = ()  # lists in the output whose items become values of their own
     tests: tuple[Path, ...] = ()  # parts of the output that conditions of other stages read
     profile: str = ""  # of its code: "calls" or "lines" (`stage_profiling`); "" = none
+    copies: int = 1  # machines that keep its large outputs, where there are so many
     is_batch: bool = False  # its output is a list of outputs: each is a value, the whole is none
 
 

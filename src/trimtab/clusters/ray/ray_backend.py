@@ -220,7 +220,6 @@ class Ray:
             parts = await _fetched(self._values.bundle(int(number)))
             if parts is not None:
                 return bytes(parts[int(part)])
-            self._values.bundle(int(number)).lose()
         raise ValueLost(ref.digest)
 
     def release(self, refs: Sequence[Ref]) -> None:
@@ -239,12 +238,16 @@ class Ray:
 
     async def _copied(self, bundle: Bundle) -> None:
         assert self._pools is not None
-        made = self._pools.copied(bundle.object, bundle.machine)
+        original = bundle.object
+        made = self._pools.copied(original, bundle.machine)
         if made is None:
             return
-        found, machine = made
-        original = bundle.object
-        if await asyncio.to_thread(_is_made, found) and bundle.object is original:
+        done, found, machine = made
+        try:
+            await done
+        except RayError:  # one of the two machines is gone
+            return
+        if bundle.object is original:  # neither released nor lost meanwhile
             bundle.copy, bundle.copy_machine = found, machine
 
     def _on_cut(self, machine: str) -> None:
@@ -262,8 +265,8 @@ class Ray:
         """Find out which bundles are lost, after an attempt could not read one."""
         for number in numbers:
             bundle = self._values.bundle(number)
-            if bundle.object is not None and await _fetched(bundle) is None:
-                bundle.lose()
+            if bundle.object is not None:
+                await _fetched(bundle)
 
     async def _restore(self, numbers: Sequence[int]) -> None:
         """Make lost bundles again. Raises ValueLost."""
@@ -315,18 +318,21 @@ class Ray:
 
 
 async def _fetched(bundle: Bundle) -> Sequence[Any] | None:
-    """The parts of a bundle; None if it is lost."""
+    """The parts of a bundle; None if it is lost: then its copy, if there is one, has taken its place."""
 
     async def fetch(found: Any) -> Any:
         return await found
 
-    fetching = asyncio.ensure_future(fetch(bundle.object))
-    while bundle.object is not None:
+    given = bundle.object
+    fetching = asyncio.ensure_future(fetch(given))
+    while bundle.object is given:
         done, _ = await asyncio.wait({fetching}, timeout=POLL_S)
         if done:
             try:
                 parts: Sequence[Any] = fetching.result()
             except RayError:
+                if bundle.object is given:
+                    bundle.lose()
                 return None
             return parts
     fetching.cancel()
