@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab.chains.building import chain
     from trimtab.chains.graph import Chain
+    from trimtab.chains.optimised_models import optimised
     from trimtab.chains.results import Result, StageFailed
     from trimtab.chains.run_state import State
     from trimtab.chains.session import RunHandle, Session
@@ -45,6 +46,7 @@ _HOME = {
     "State": "trimtab.chains.run_state",
     "blocks": "trimtab.chains.tables",
     "chain": "trimtab.chains.building",
+    "optimised": "trimtab.chains.optimised_models",
     "run": "trimtab.chains.single_run",
     "stage": "trimtab.chains.stages",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "State",
     "blocks",
     "chain",
+    "optimised",
     "run",
     "stage",
 ]

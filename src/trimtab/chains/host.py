@@ -32,7 +32,8 @@ from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
-from trimtab.errors import TrimtabError, UsageError
+from trimtab.errors import UsageError
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import (
     Attempt,
     GrowingBackend,
@@ -84,6 +85,7 @@ class ChainHost:
         values_gib: float | None = None,
     ) -> None:
         self.profiles = StageProfiles()
+        self.models: dict[str, list[ModelRecord]] = {}  # optimised ones, by stage
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
         self._state = HostState(plans, backend, self._wake, profile or Profiling())
@@ -222,8 +224,17 @@ class ChainHost:
             self._metrics.note(attempt.stage, outcome)
         if outcome.profile:
             self.profiles.add(item.run.plan.steps[at.step].name, outcome.profile)
+        if outcome.models:
+            self._note_models(item.run, item.run.plan.steps[at.step].name, outcome.models)
         if outcome.error is not None:
             log_failure(item, at, attempt, self._state.loop.node_names[node], outcome.error)
+
+    def _note_models(self, run: ChainRun, stage: str, records: Sequence[ModelRecord]) -> None:
+        known = self.models.setdefault(stage, [])
+        new = [r for r in records if all((r.model, r.how) != (k.model, k.how) for k in known)]
+        known += new
+        if self.recorder is not None and records:
+            self.recorder.note_models(run.id, stage, records)
 
     # Turns.
 

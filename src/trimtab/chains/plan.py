@@ -237,6 +237,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
         is_batch=stage.is_batched,
         tests=step.tests,
         copies=options.copies,
+        optimise=dict(options.optimise),
     )
 
 

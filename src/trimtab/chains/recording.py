@@ -24,6 +24,7 @@ from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
 from trimtab.jobs.store.outages import reason_of
 from trimtab.jobs.value_store import ValueStore, value_store
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import Attempt, Outcome, Ref
 from trimtab.live.value_codec import decode
 
@@ -235,6 +236,17 @@ class Recorder:
         self.journal.note_result(run_id, record)
         if key:
             self.memo.keep(key, record.output, record.bytes, record.service_s)
+
+    def note_models(self, run_id: str, stage: str, records: Sequence[ModelRecord]) -> None:
+        """Models of a stage are optimised, as measured by a worker."""
+
+        async def note() -> None:
+            try:
+                await self.journal.note_models(run_id, stage, records)
+            except Exception as error:
+                self._on_failure(error)
+
+        self._spawn(note())
 
     async def _save(self, item: ItemRun, refs: Sequence[Ref], record: ResultRecord, key: str) -> None:
         try:

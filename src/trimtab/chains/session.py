@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from trimtab.chains.metrics_server import MetricsServer
     from trimtab.jobs.run_rows import RunRecord
+    from trimtab.live.model_scope import ModelRecord
 
 
 class Session:
@@ -181,6 +182,11 @@ class Session:
     def profiles(self) -> StageProfiles:
         """The profile of the code of profiled stages."""
         return self._host.profiles
+
+    @property
+    def models(self) -> Mapping[str, Sequence[ModelRecord]]:
+        """The models that stages have optimised, as measured by the first worker, by stage."""
+        return self._host.models
 
     @property
     def metrics_port(self) -> int | None:

@@ -153,16 +153,20 @@ def _copied_text(copied: Copied) -> str:
 
 
 def _print_report(timeline: RunTimeline) -> None:
+    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import bottleneck_text, found_bottleneck
-    from trimtab.cli.chain_tables import path_table
+    from trimtab.cli.chain_tables import models_table, path_table
     from trimtab.cli.output import show
 
     show(path_table(timeline))
+    if models := models_of_run(timeline.record):
+        show(models_table(models))
     found = found_bottleneck(timeline)
     print("No stage has a result yet." if found is None else bottleneck_text(found))
 
 
 def _as_json(timeline: RunTimeline) -> dict[str, object]:
+    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import critical_path, found_bottleneck
 
     found = found_bottleneck(timeline)
@@ -172,6 +176,10 @@ def _as_json(timeline: RunTimeline) -> dict[str, object]:
         "state": timeline.record.state,
         "workers": len(timeline.workers),
         "busy_frac": timeline.busy_frac(),
+        "models": {
+            stage: [record._asdict() for record in records]
+            for stage, records in models_of_run(timeline.record).items()
+        },
         "bottleneck": None if found is None else found._asdict(),
         "critical_path": [
             {

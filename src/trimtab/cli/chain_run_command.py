@@ -169,6 +169,10 @@ def run_chain(
         begun.append(handle.id)
         note(f"run {handle.id}", quiet=quiet)
         n_failed = _finished(handle, given, out or stdout, files, failed, quiet=quiet)
+        if session.models and not quiet:
+            from trimtab.cli.chain_tables import told_models
+
+            told_models(session.models)
         if profile:
             from trimtab.cli.chain_tables import told_profile
 

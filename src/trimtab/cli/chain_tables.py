@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.chains.line_profiles import LineRow
     from trimtab.chains.run_timeline import RunTimeline
     from trimtab.chains.stage_profiles import StageProfiles
+    from trimtab.live.model_scope import ModelRecord
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
@@ -55,6 +56,25 @@ def run_table(run: Mapping[str, Any]) -> Table:
             f"{stage['bytes'] / 1e6:.4g}",
         )
     return table
+
+
+def models_table(models: Mapping[str, Sequence[ModelRecord]]) -> Table:
+    """The models that stages have optimised."""
+    from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows
+
+    table = Table(title="Optimised models", caption=EXPLAINED, title_justify="left", caption_justify="left")
+    for heading in ("stage", *HEADINGS):
+        table.add_column(heading, overflow="fold")
+    for row in model_rows(models):
+        table.add_row(*row)
+    return table
+
+
+def told_models(models: Mapping[str, Sequence[ModelRecord]]) -> None:
+    """Show optimised models beside the results."""
+    from rich.console import Console
+
+    Console(stderr=True).print(models_table(models))
 
 
 def path_table(timeline: RunTimeline) -> Table:

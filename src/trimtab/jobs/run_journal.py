@@ -140,6 +140,10 @@ class RunJournal:
         """Ask for a run to be cancelled. False if no process works on it."""
         return await self._store.write(partial(run_rows.request_cancel, run_id=run_id))
 
+    async def note_models(self, run_id: str, stage: str, records: Sequence[Sequence[object]]) -> None:
+        """What was measured of models of a stage; of each model, as it runs, the first report stays."""
+        await self._store.write(partial(run_rows.note_models, run_id=run_id, stage=stage, records=records))
+
     async def end(self, run_id: str, state: str) -> None:
         """A run is over, after all that was noted of it."""
         await self._writer.flushed()

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from trimtab.errors import UsageError
+from trimtab.live.model_scope import ModelRecord
 
 if TYPE_CHECKING:
     import asyncio  # worker processes do not load it
@@ -168,6 +169,7 @@ class Outcome:
     worker: str = ""  # that ran it, by a name of its node's
     profile: bytes = b""  # of the code, marshalled (`stage_profiling`); empty = it was not profiled
     then: Outcome | None = None
+    models: tuple[ModelRecord, ...] = ()  # that were optimised meanwhile
 
     @property
     def in_turn(self) -> list[Outcome]:
@@ -214,6 +216,7 @@ class StageCode:
     splits: tuple[Path, ...] = ()  # lists in the output whose items become values of their own
     tests: tuple[Path, ...] = ()  # parts of the output that conditions of other stages read
     profile: str = ""  # of its code: "calls" or "lines" (`stage_profiling`); "" = none
+    optimise: Mapping[str, object] = field(default_factory=dict)  # how its models run
     copies: int = 1  # machines that keep its large outputs, where there are so many
     is_batch: bool = False  # its output is a list of outputs: each is a value, the whole is none
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
-from trimtab.live.declared_types import misfit, shown
+from trimtab.live.model_scope import models_of
 from trimtab.live.stage_backend import (
     BEFORE,
     ERROR_CHARS,
@@ -177,7 +177,16 @@ def by_worker(outcome: Outcome, worker: str, peak_gib: float) -> Outcome:
 
 
 def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach) -> Outcome:
-    code, begun_s = stages.code(attempt.stage), time.perf_counter()
+    code = stages.code(attempt.stage)
+    with models_of(code.optimise) as models:
+        outcome = _loaded_and_run(code, stages, attempt, inputs, reach)
+    return replace(outcome, models=tuple(models.records)) if models.records else outcome
+
+
+def _loaded_and_run(
+    code: StageCode, stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach
+) -> Outcome:
+    begun_s = time.perf_counter()
     try:
         call = stages.load(attempt.stage)
         profiler = profiler_of(code.profile) if code.profile else None
