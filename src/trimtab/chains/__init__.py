@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trimtab.chains.single_run import run
     from trimtab.chains.stages import Stage, stage
     from trimtab.chains.tables import blocks
+    from trimtab.live.shared_state import shared
     from trimtab.live.stage_backend import StageNode
     from trimtab.live.stage_execution import StageContext
 
@@ -48,6 +49,7 @@ _HOME = {
     "chain": "trimtab.chains.building",
     "optimised": "trimtab.chains.optimised_models",
     "run": "trimtab.chains.single_run",
+    "shared": "trimtab.live.shared_state",
     "stage": "trimtab.chains.stages",
 }
 
@@ -65,6 +67,7 @@ __all__ = [
     "chain",
     "optimised",
     "run",
+    "shared",
     "stage",
 ]
 

@@ -25,6 +25,7 @@ from trimtab.chains.run_log import log_begin, log_failure
 from trimtab.chains.run_parts import RunParts
 from trimtab.chains.run_progress import Instance
 from trimtab.chains.run_state import ChainRun, ItemRun, StageCounts, State
+from trimtab.chains.shared_states import SharedStates
 from trimtab.chains.stage_attempts import StageAttempts
 from trimtab.chains.stage_batches import StageBatches
 from trimtab.chains.stage_outcomes import StageOutcomes
@@ -102,6 +103,7 @@ class ChainHost:
         self._batches = StageBatches(
             self._state, self._budget, limits, self._outcomes.take, self._note_outcome, self._crash
         )
+        self._shared = SharedStates(self._state.steps)
         self._endings = RunEndings(self._state, self._feed)
         self._intake = RunIntake(self._state, in_flight, self._outcomes.settle, self._endings.tell)
         if place is not None:
@@ -152,6 +154,13 @@ class ChainHost:
                 wake=self._wake,
             )
             opened.callback(state.loop.close)
+            if not isinstance(state.backend, VirtualBackend):
+                opened.push_async_callback(self._shared.close)
+                await self._shared.open(state.backend)
+                state.codes = self._shared.with_addresses(state.codes)
+            if state.recorder is not None:
+                await state.recorder.open(state.plans)
+                opened.push_async_callback(state.recorder.close)
             await state.backend.open(state.codes, self._on_change)
             self._budget.open()
             await state.put_constants()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from trimtab.jobs.run_rows import RunRecord
 from trimtab.live.model_scope import ModelRecord
@@ -23,7 +23,7 @@ def models_of_run(record: RunRecord) -> dict[str, list[ModelRecord]]:
     return {stage: [ModelRecord(*(_number(v) for v in row)) for row in rows] for stage, rows in told.items()}
 
 
-def _number(value: object) -> object:
+def _number(value: Any) -> Any:
     return math.nan if value is None else value
 
 

@@ -54,10 +54,12 @@ def read_outcome_fields(fields: Any) -> Outcome:
     refs, told, error, following = fields
     failed = None if error is None else StageError(Cause(error[0]), *error[1:])
     outputs = tuple(ref for ref in _unpacked(refs) if ref is not None)
-    *measured, worker, profile, models = told
+    service_s, load_s, peak_gib, fan_out, tests, worker, profile, models = told
     then = None if following is None else read_outcome_fields(following)
     records = tuple(ModelRecord(*record) for record in models)
-    return Outcome(outputs, *measured, failed, worker, profile, then, records)
+    return Outcome(
+        outputs, service_s, load_s, peak_gib, fan_out, tests, failed, worker, profile, then, records
+    )
 
 
 def _packed(refs: Sequence[Ref | None]) -> list[Any]:

@@ -16,6 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from trimtab.live.model_scope import models_of
+from trimtab.live.shared_state import states_at
 from trimtab.live.stage_backend import (
     BEFORE,
     ERROR_CHARS,
@@ -80,7 +81,13 @@ class Imported:
         found: Any = importlib.import_module(self.module)
         for name in self.qualname.split("."):
             found = getattr(found, name)
-        return getattr(found, "stage_code", found)
+        return plain_code(found)
+
+
+def plain_code(found: Any) -> Any:
+    """The function or class behind a declared stage or state."""
+    known = getattr(found, "__dict__", {})
+    return known.get("stage_code", known.get("state_code", found))
 
 
 class _Reach(NamedTuple):
@@ -178,7 +185,7 @@ def by_worker(outcome: Outcome, worker: str, peak_gib: float) -> Outcome:
 
 def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach) -> Outcome:
     code = stages.code(attempt.stage)
-    with models_of(code.optimise) as models:
+    with models_of(code.optimise) as models, states_at(code.states):
         outcome = _loaded_and_run(code, stages, attempt, inputs, reach)
     return replace(outcome, models=tuple(models.records)) if models.records else outcome
 

@@ -41,7 +41,7 @@ class ByCall:
     def statistics(self) -> bytes:
         """The table."""
         self._profile.create_stats()
-        return marshal.dumps(self._profile.stats)  # type: ignore[attr-defined]
+        return marshal.dumps(self._profile.stats)
 
 
 class ByLine:

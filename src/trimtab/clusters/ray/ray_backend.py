@@ -21,6 +21,7 @@ from trimtab.clusters.ray.ray_stage_metrics import RayStageMetrics
 from trimtab.clusters.ray.ray_worker import RayWorker
 from trimtab.clusters.ray.shipping import by_value
 from trimtab.clusters.ray.worker_pools import Pools
+from trimtab.errors import UsageError
 from trimtab.live.stage_backend import (
     Argument,
     Attempt,
@@ -132,6 +133,18 @@ class Ray:
         assert self._pools is not None
         copies = max((code.copies for code in self._stages.values()), default=1)
         return VALUES_FRAC * self._pools.store_bytes / copies
+
+    def host_address(self) -> str:
+        """Where workers reach this machine."""
+        self._connect()
+        own = connection.own_machine_id()
+        found = [machine.address for machine in connection.machines() if machine.id == own]
+        if not found or (self._address or "").startswith("ray://"):
+            raise UsageError(
+                "workers do not reach this program through Ray's client", field="state", value=self._address,
+                expected="stages without state, or a program on a machine of the cluster (ray://auto)",
+            )  # fmt: skip
+        return found[0]
 
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
         """Let pools grow and shrink."""
