@@ -35,7 +35,7 @@ def read_inputs(path: Path, chain: Chain, block_rows: int = 0) -> InputFile:
     Args:
         block_rows: of a table, the rows of a block that is one input; 0 = each row is one.
     """
-    from trimtab.chains.tables import is_table  # loads a library of tables
+    from trimtab.chains.data_tables import is_table  # loads a library of tables
 
     if is_table(path):
         return _read_rows(path, chain, block_rows)
@@ -66,7 +66,7 @@ def read_inputs(path: Path, chain: Chain, block_rows: int = 0) -> InputFile:
 
 
 def _read_rows(path: Path, chain: Chain, block_rows: int) -> InputFile:
-    from trimtab.chains.tables import TableInputs, read_table
+    from trimtab.chains.data_tables import TableInputs, read_table
 
     table = read_table(path, chain)
     found = InputFile(unit="block" if block_rows else "row")

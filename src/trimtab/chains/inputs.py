@@ -20,15 +20,6 @@ def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, 
         yield number, checked_input(plan.chain, given, f"inputs[{number}]")
 
 
-def with_tables(inputs: Iterable[Any], chain: Chain, block_rows: int) -> Iterable[Any]:
-    """The inputs, those in a table as `TableInputs`. Raises UsageError."""
-    if not block_rows and isinstance(inputs, list | tuple | range | Iterator):
-        return inputs
-    from trimtab.chains.tables import table_inputs  # loads a library of tables
-
-    return table_inputs(inputs, chain, block_rows) or inputs
-
-
 def named_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
     """An input as a mapping with all parameters. Raises UsageError."""
     names, defaults = list(chain.inputs), chain.defaults

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
 from trimtab.chains.host_thread import HostThread
-from trimtab.chains.inputs import named_inputs, with_tables
+from trimtab.chains.inputs import named_inputs
 from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
@@ -147,7 +147,7 @@ class Session:
         handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
         if parts:
             handle.want_parts()
-        handle.begin(with_tables(inputs, plan.chain, block_rows), source)
+        handle.begin(_with_tables(inputs, plan.chain, block_rows), source)
         return handle
 
     def resume(self, run_id: str, *, retry_failed: bool = False) -> RunHandle:
@@ -356,9 +356,9 @@ class RunHandle:
 
         A mapping has a column for each key, other outputs the column `output`; tables are put together.
         Before them are the columns of the inputs, if those were a table, in a list, or in the journal.
-        `chains.tables` has more: `dataset_of`, `write_table`.
+        `chains.data_tables` has more: `dataset_of`, `write_table`.
         """
-        from trimtab.chains.tables import given_rows, results_table
+        from trimtab.chains.data_tables import given_rows, results_table
 
         return results_table(self.wait(), given_rows(self._given, self._plan.chain))
 
@@ -401,3 +401,12 @@ class RunHandle:
             self._session.close()
         if self._run.fault is not None:
             raise self._run.fault
+
+
+def _with_tables(inputs: Iterable[Any], chain: Chain, block_rows: int) -> Iterable[Any]:
+    """The inputs, those in a table as `TableInputs`. Raises UsageError."""
+    if not block_rows and isinstance(inputs, list | tuple | range | Iterator):
+        return inputs
+    from trimtab.chains.data_tables import table_inputs  # loads a library of tables
+
+    return table_inputs(inputs, chain, block_rows) or inputs

@@ -312,13 +312,13 @@ def _line_of(result: Result, given: InputFile | None) -> str:
 
 
 def _is_table(out: Path | TextIO) -> bool:
-    from trimtab.chains.tables import is_table
+    from trimtab.chains.data_tables import is_table
 
     return isinstance(out, Path) and is_table(out)
 
 
 def _write_table(out: Path, handle: RunHandle, given: InputFile | None) -> None:
-    from trimtab.chains.tables import results_table, write_table
+    from trimtab.chains.data_tables import results_table, write_table
 
     if given is None or given.unit == "line":
         write_table(out, handle.table())

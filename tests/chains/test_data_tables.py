@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from trimtab.chains import Chain, blocks, chain, run, stage
-from trimtab.chains.tables import read_table
+from trimtab.chains.data_tables import read_table
 from trimtab.cli.app import app
 from trimtab.clusters.in_process import InProcess
 from trimtab.errors import UsageError
@@ -178,7 +178,7 @@ def test_a_dataset_of_ray_data_goes_in_and_comes_out() -> None:
     pytest.importorskip("pyarrow", reason="the extra `ray-data` is not installed")
     import ray.data
 
-    from trimtab.chains.tables import dataset_of
+    from trimtab.chains.data_tables import dataset_of
 
     dataset = ray.data.from_arrow(ROWS.to_arrow()).map_batches(lambda batch: batch, batch_format="pyarrow")
     made = dataset_of(run(lengths, dataset, on=InProcess()).table())
