@@ -250,9 +250,9 @@ def leaves(found: Any) -> list[np.ndarray[Any, Any]]:
 
 def _shaped(arrays: Sequence[Any], like: Any) -> Any:
     """Arrays as the plain model gives them: tensors in tuples or tables, or a list of arrays."""
-    import torch
-
     if like is None:
         return arrays[0] if len(arrays) == 1 else list(arrays)
+    import torch
+
     rest = iter(arrays)
     return _mapped(like, lambda _: torch.from_numpy(np.array(next(rest))))
