@@ -33,7 +33,7 @@ from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
-from trimtab.errors import UsageError
+from trimtab.errors import TrimtabError, UsageError
 from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import (
     Attempt,

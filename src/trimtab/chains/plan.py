@@ -14,7 +14,7 @@ from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import Path, StageCode
 from trimtab.live.stage_execution import Imported, plain_code
-from trimtab.live.value_codec import Unserialisable, encode
+from trimtab.live.value_codec import Unserialisable, encode, pickled
 
 INPUT = -1
 _ON_FAILURE = {"fail": OnStageFailure.FAIL, "skip": OnStageFailure.SKIP, "default": OnStageFailure.DEFAULT}

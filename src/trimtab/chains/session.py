@@ -27,7 +27,16 @@ from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.chains.run_metrics import StageMetrics
-from trimtab.chains.run_state import ChainRun, Ending, Failure, RunOptions, StageCounts, State
+from trimtab.chains.run_state import (
+    NO_PLACES,
+    ChainRun,
+    Ending,
+    Failure,
+    InputPlaces,
+    RunOptions,
+    StageCounts,
+    State,
+)
 from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
@@ -125,6 +134,7 @@ class Session:
         key: str = "",
         source: str = "",
         parts: bool = False,
+        places: InputPlaces = NO_PLACES,
         block_rows: int = 0,
     ) -> RunHandle:
         """Begin a run over these inputs.

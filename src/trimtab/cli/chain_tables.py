@@ -125,7 +125,7 @@ def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
         if not profiles.write(stage, path):
             note(f"no attempt at {stage} ended well: there is no profile")
             return
-    title = f"{stage}: {profiles.attempts[stage]:,} attempts"
+    title = f"{stage}: {counted(profiles.attempts[stage], 'attempt')}"
     if lines := profiles.lines(stage):
         Console(stderr=True).print(_lines_table(title, lines, path))
         return

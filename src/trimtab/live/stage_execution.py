@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
+import sysconfig
 import time
 import traceback
 import typing
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
+from trimtab.live.declared_types import misfit, shown
 from trimtab.live.model_scope import models_of
 from trimtab.live.shared_state import states_at
 from trimtab.live.stage_backend import (
@@ -202,7 +205,8 @@ def _loaded_and_run(
     load_s = time.perf_counter() - begun_s
     token = CURRENT.set(attempt)
     try:
-        outcome = _executed(code, call, attempt, inputs, reach, profiler)
+        output_type = stages.output_type(attempt.stage)
+        outcome = _executed(code, call, attempt, inputs, reach, output_type, profiler)
     finally:
         CURRENT.reset(token)
     return replace(outcome, load_s=load_s)
@@ -214,6 +218,7 @@ def _executed(
     attempt: Attempt,
     inputs: Sequence[Argument],
     reach: _Reach,
+    output_type: Any,
     profiler: Profiler | None,
 ) -> Outcome:
     try:
@@ -234,7 +239,7 @@ def _executed(
         cause = Cause.PERMANENT if isinstance(error, _PERMANENT) else Cause.RAISED
         return Outcome(error=_failed(error, cause), service_s=time.perf_counter() - begun_s)
     service_s = time.perf_counter() - begun_s
-    outcome = replace(written(output, code, reach.write), service_s=service_s)
+    outcome = replace(_told(output, output_type, code, reach.write), service_s=service_s)
     return outcome if profiler is None else replace(outcome, profile=profiler.statistics())
 
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
-from trimtab.chains.run_advice import REASONS, bottleneck_text, critical_path, found_bottleneck
+from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
 from trimtab.metrics.stage_summaries import StageSummary
 from trimtab.report import stage_figures
 from trimtab.report.curve_cards import GANTT, wide
@@ -117,8 +117,7 @@ def _stats(timeline: RunTimeline) -> str:
 
 def _path_table(timeline: RunTimeline) -> str:
     heads = ("stage", "input", "worker", *REASONS.values())
-    path = critical_path(timeline)
-    rows = "".join(_path_row(timeline, run) for run in path[-PATH_ROWS:])
+    rows = "".join(_path_row(row) for row in path_rows(timeline)[-PATH_ROWS:])
     return _table("Critical path", heads, rows)
 
 
@@ -130,11 +129,9 @@ def _table(label: str, heads: Sequence[str], rows: str) -> str:
     )
 
 
-def _path_row(timeline: RunTimeline, run: StageRun) -> str:
-    name = f"{timeline.stages[run.stage].name}[{run.instance}]"
-    return _row(
-        name, str(run.number), f"{run.node} {run.worker}", *(f"{s:.3f}" for s in run.waits_s.values())
-    )
+def _path_row(row: PathRow) -> str:
+    waits = (f"{row.waits_s[reason]:.3f}" if reason in row.waits_s else "" for reason in REASONS)
+    return _row(row.name, str(row.number), row.worker, *waits)
 
 
 def _row(name: str, *texts: str) -> str:
