@@ -158,9 +158,6 @@ class ChainHost:
                 opened.push_async_callback(self._shared.close)
                 await self._shared.open(state.backend)
                 state.codes = self._shared.with_addresses(state.codes)
-            if state.recorder is not None:
-                await state.recorder.open(state.plans)
-                opened.push_async_callback(state.recorder.close)
             await state.backend.open(state.codes, self._on_change)
             self._budget.open()
             await state.put_constants()
