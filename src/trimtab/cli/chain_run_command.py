@@ -164,7 +164,7 @@ def run_chain(
                 tags=tags,
                 key=key,
                 source=file,
-                places=InputPlaces.of(given.lines),
+                places=InputPlaces.of(given.lines, given.unit),
             )
         begun.append(handle.id)
         note(f"run {handle.id}", quiet=quiet)
@@ -305,10 +305,6 @@ def _finished(
     counted = {state.value: n for state, n in handle.endings.items()}
     note(f"{handle.id}: " + ", ".join(f"{n} {state}" for state, n in counted.items()), quiet=quiet)
     return n_failed
-
-
-def _line_of(result: Result, given: InputFile | None) -> str:
-    return str(result.index) if given is None else f"of {given.unit} {given.lines[result.index]}"
 
 
 def _is_table(out: Path | TextIO) -> bool:
