@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import pstats
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,41 @@ def test_the_command_line_prints_the_top_and_writes_the_file(tmp_path: Path) -> 
     assert "inner" in done.stderr
     assert "2 attempts" in done.stderr
     assert (tmp_path / "x.prof").exists()
+
+
+def test_lines_of_all_attempts_and_of_functions_beside_the_stage_are_added_up(tmp_path: Path) -> None:
+    pytest.importorskip("line_profiler", reason="the extra `line-profiles` is not installed")
+    with Session(
+        line, on=Processes([StageNode("one", slots=2)]), profile=["work"], profile_lines=True
+    ) as session:
+        session.run(line, [1000] * 5).wait()
+        rows = {row.source.strip(): row for row in session.profiles.lines("work")}
+        assert rows["return inner(n) + inner(n)"].hits == 5
+        assert rows["return sum(range(n))"].hits == 10
+        assert rows["return inner(n) + inner(n)"].seconds >= rows["return sum(range(n))"].seconds > 0.0
+        assert session.profiles.write("work", tmp_path / "work.lprof")
+    found = pickle.loads((tmp_path / "work.lprof").read_bytes()).timings  # as `python -m line_profiler` reads
+    assert {name: [hits for _, hits, _ in lines] for (_, _, name), lines in found.items()} == {
+        "work": [5],
+        "inner": [10],
+    }
+
+
+def test_the_command_line_shows_lines(tmp_path: Path) -> None:
+    pytest.importorskip("line_profiler", reason="the extra `line-profiles` is not installed")
+    (tmp_path / "in.txt").write_text("10\n20\n")
+    (tmp_path / "profiled_class.py").write_text(
+        "from trimtab.chains import chain, stage\n"
+        "@stage\nclass Twice:\n    def double(self, text):\n        return text * 2\n"
+        "    def __call__(self, text: str) -> str:\n        return self.double(text)\n"
+        "@chain\ndef classy(text: str):\n    return Twice(text)\n"
+    )
+    file = f"{tmp_path}/profiled_class.py"
+    arguments = ["chain", "run", file, "--input", f"{tmp_path}/in.txt", "--on", "in-process", "--lines"]
+    options = ["--profile-out", f"{tmp_path}/x.lprof", "--journal", f"{tmp_path}/j"]
+    refused = CliRunner().invoke(app, [*arguments, *options])
+    assert (refused.exit_code, "--lines: goes with a profile" in refused.output) == (2, True)
+    done = CliRunner().invoke(app, [*arguments, *options, "--profile", "twice"])
+    assert done.exit_code == 0, done.output
+    assert "return text * 2" in done.stderr
+    assert (tmp_path / "x.lprof").exists()

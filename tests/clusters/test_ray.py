@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import os
 import re
 import signal
@@ -10,13 +11,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from support.stage_backends import Bench, demand, on
+from support.stage_backends import Bench, codes, demand, on
 from support.waiting import until
 from trimtab.chains import Session, chain, stage
 from trimtab.clusters import backends
@@ -49,7 +51,7 @@ def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_dead(
     from trimtab.clusters.ray.worker_pools import Pools
 
     async def work() -> None:
-        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
         watch = SimpleNamespace(alive=SimpleNamespace(remote=lambda pids: answer))
         made = SimpleNamespace(remote=lambda: watch)
         monkeypatch.setattr(Pools, "_made", lambda *_, **__: made)
@@ -62,11 +64,104 @@ def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_dead(
         pulse.beat()
         await asyncio.sleep(0)
         pools.workers[0].append(new)
-        answer.set_result([])  # of those that were asked about
+        answer.set_result({})  # of those that were asked about
         await pulse._asked
         assert dead == [1]
 
     asyncio.run(work())
+
+
+@needs_ray
+def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_attempt_too() -> None:
+    async def work() -> None:
+        backend: Any = ray_backend([StageNode("one")])
+        bench = Bench(backend)
+        await backend.open([replace(code, profile="calls") for code in codes()], bench.changes.append)
+        try:
+            for k in range(3):
+                attempt = bench.attempt("sleep")
+                started = asyncio.ensure_future(
+                    backend.start(0, attempt, [Argument("seconds", (await bench.value(0.3),))])
+                )
+                await asyncio.sleep(0.1)
+                backend.cancel(attempt)
+                assert (await started).error is not None
+                async with asyncio.timeout(30.0):  # it never came back
+                    outcome = await bench.start("total", items=[k, 2])
+                assert await bench.output(outcome) == k + 2
+                stats = marshal.loads(outcome.profile)
+                assert [row[0] for key, row in stats.items() if key[2] == "total"] == [1]
+        finally:
+            await backend.close()
+
+    asyncio.run(work())
+
+
+@needs_ray
+def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back() -> None:
+    """Stopped, it neither answers nor uses the processor. One that does use it is left alone."""
+
+    async def work(bench: Bench) -> None:
+        backend: Any = bench.backend
+        busy = asyncio.ensure_future(bench.start("hold_interpreter", node=1, seconds=8.0))
+        started = asyncio.ensure_future(bench.start("sleep", seconds=30.0))
+        await asyncio.sleep(0.5)
+        (pid,) = (worker.pid for worker in backend._pools.workers[0])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            outcome = await started
+            assert outcome.error is not None
+            assert outcome.error.message == f"worker {pid} is out of reach"
+            assert (await bench.start("add", a=1)).error is not None  # it gets none meanwhile
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        while len(bench.changes) < 2:
+            await asyncio.sleep(0.05)
+        assert [(change.node, change.places) for change in bench.changes] == [(0, -1), (0, 1)]
+        assert await bench.call("add", a=1) == 1
+        assert (await busy).error is None
+
+    on(ray_backend, work, StageNode("one"), StageNode("two"))
+
+
+def test_what_ray_tells_of_its_own_processes_is_logged_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = pytest.importorskip("ray")
+    from trimtab.clusters.ray import connection
+
+    told: list[Any] = []
+    monkeypatch.setattr(ray._private.worker, "print_to_stdstream", lambda data, **_: told.append(data))
+    monkeypatch.setattr(connection, "_users", 1)
+    connection._log_raylet()
+    with caplog.at_level("INFO", logger="trimtab"):
+        paragraph = {"lines": ["A worker died.\nDetails …"], "pid": "raylet", "is_err": False}
+        ray._private.worker.print_to_stdstream(paragraph, ignore_prefix=False)
+    assert "Ray: A worker died.\nDetails …" in caplog.text
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(connection, "_users", 0)  # a connection of the user's own is as it was
+    ray._private.worker.print_to_stdstream(paragraph, ignore_prefix=False)
+    assert told == [paragraph]
+
+
+@pytest.mark.parametrize(
+    ("mode", "hint"), [("", "RAY_AUTH_MODE=token, and the token"), ("token", "this token")]
+)
+def test_a_cluster_that_does_not_answer_may_want_a_token(
+    mode: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    from trimtab.clusters.ray import connection
+
+    def refused(**_: Any) -> None:
+        raise ConnectionError("ray client connection timeout")
+
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.setattr(ray, "init", refused)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connection, "_users", 0)
+    with pytest.raises(UsageError, match=f"does not answer: ray client .*'ray://head:1'.*{hint}"):
+        connection.connect("ray://head:1", num_cpus=None, dashboard=False, options={})
 
 
 @needs_ray
@@ -85,7 +180,7 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
         while not backend.pids:
             await asyncio.sleep(0.02)
         assert backend.pids != [before]
-        assert [change.places for change in bench.changes] == [-2, 2]
+        assert [change.places for change in bench.changes if change.places] == [-2, 2]
         assert await bench.call("add", a=2) == 2
 
     on(ray_backend, work, StageNode("one", depth=2))

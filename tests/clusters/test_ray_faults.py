@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.ray_machines import FAR, POOLS, TwoMachines, two_machines
-from support.stage_backends import Bench, on
+from support.stage_backends import Bench, codes, on
 from trimtab.chains import Session, chain, stage
 from trimtab.clusters import backends
 from trimtab.live.stage_backend import Argument, Cause, Outcome
@@ -66,19 +66,6 @@ def test_a_killed_machine_loses_its_attempts_and_its_values_are_made_again(machi
             await asyncio.sleep(0.1)
         assert (await bench.start("add", FAR, a=3)).error is None
         assert [change for change in bench.changes if change.node == FAR][-1].is_up
-
-    on_ray(work)
-
-
-def test_a_worker_that_freezes_alone_is_not_dead(machines: TwoMachines) -> None:
-    async def work(bench: Bench) -> None:
-        backend: Any = bench.backend
-        started = await sleeping(bench, 1.0)
-        os.kill(backend.pids[FAR], signal.SIGSTOP)
-        await asyncio.sleep(8.0)  # more beats than a machine may miss
-        os.kill(backend.pids[FAR], signal.SIGCONT)
-        assert (await started).error is None
-        assert bench.changes == []
 
     on_ray(work)
 
@@ -218,3 +205,31 @@ def test_a_run_whose_cluster_is_gone_says_so_and_goes_on_with_a_new_one(
         f"{name} {n + k}" for k, name in enumerate(("first", "second")) for n in range(inputs)
     }
     assert len(made) <= 2 * inputs + 2  # only the attempts that both workers had ran twice
+
+
+@pytest.mark.parametrize(("copies", "runs"), [(1, 2), (2, 1)])
+def test_an_output_that_is_kept_twice_is_not_made_again(
+    machines: TwoMachines, tmp_path: Path, copies: int, runs: int
+) -> None:
+    async def work() -> None:
+        made_by = [replace(code, copies=copies) for code in codes()]
+        backend: Any = backends.backend("ray", nodes=POOLS)
+        bench = Bench(backend)
+        await backend.open(made_by, bench.changes.append)
+        try:
+            made = await bench.start("counted_blob", FAR, size=300_000, file=str(tmp_path / "runs"))
+            while copies > 1 and backend._values.bundle(0).copy is None:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(machines.kill_far)
+            while not any(not change.is_up or change.places < 0 for change in bench.changes):
+                await asyncio.sleep(0.05)
+            assert len(await bench.output(made)) == 300_000
+            read = [Argument("data", (made.outputs[0],))]
+            assert await bench.output(await backend.start(0, bench.attempt("length"), read)) == 300_000
+            assert len((tmp_path / "runs").read_text()) == runs
+            backend.release(made.outputs)
+            assert len(backend._values) == 0
+        finally:
+            await backend.close()
+
+    asyncio.run(work())

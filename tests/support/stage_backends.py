@@ -64,6 +64,14 @@ def sleep(seconds: float) -> float:
     return seconds
 
 
+def hold_interpreter(seconds: float) -> int:
+    """Busy in one call of C code, during which no other Python code runs; about so long."""
+    begun_s, count, n = time.perf_counter(), 0, 1_000_000
+    sum(range(n))
+    count = int(n * seconds / (time.perf_counter() - begun_s))
+    return sum(range(count))
+
+
 def held(file: str) -> str:
     """Ends once the file is there. Another file, FILE.begun, tells that it has begun."""
     Path(f"{file}.begun").touch()
@@ -75,6 +83,13 @@ def held(file: str) -> str:
 
 def blob(size: int) -> bytes:
     return b"x" * size
+
+
+def counted_blob(size: int, file: str) -> bytes:
+    """One more character in the file for each call."""
+    with open(file, "a") as calls:
+        calls.write("x")
+    return b"y" * size
 
 
 def length(data: bytes) -> int:
@@ -99,7 +114,21 @@ class Broken:
     def __call__(self) -> None: ...
 
 
-FUNCTIONS = (add, total, told, told_each, fail, unserialisable, scenes, sleep, held, blob, length)
+FUNCTIONS = (
+    add,
+    total,
+    told,
+    told_each,
+    fail,
+    unserialisable,
+    scenes,
+    sleep,
+    hold_interpreter,
+    held,
+    blob,
+    counted_blob,
+    length,
+)
 STAGES = (*FUNCTIONS, Counter, Broken)
 
 

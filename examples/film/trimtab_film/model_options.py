@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trimtab.chains.model_runtimes import quantised
 from trimtab.errors import ChainError
 
 CHOICES = {
@@ -79,17 +79,8 @@ def prepared(model: Any, options: ModelOptions) -> Any:
     torch.set_num_threads(options.threads)
     device = options.chosen_device()
     if options.numbers == "int8":
-        model = _quantised(model)
+        model = quantised(model)
     elif options.numbers == "half":
         model = model.to(torch.float16 if device == "cuda" else torch.bfloat16)
     model = model.to(device)
     return torch.compile(model) if options.runtime == "compiled" else model
-
-
-def _quantised(model: Any) -> Any:
-    import torch
-
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # torchao takes over quantisation; it would be one more package
-        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)

@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.chains.building import chain
+    from trimtab.chains.data_tables import blocks
     from trimtab.chains.graph import Chain
+    from trimtab.chains.optimised_models import optimised
     from trimtab.chains.results import Result, StageFailed
     from trimtab.chains.run_state import State
     from trimtab.chains.session import RunHandle, Session
     from trimtab.chains.single_run import run
     from trimtab.chains.stages import Stage, stage
+    from trimtab.live.shared_state import shared
     from trimtab.live.stage_backend import StageNode
     from trimtab.live.stage_execution import StageContext
 
@@ -42,8 +45,11 @@ _HOME = {
     "StageFailed": "trimtab.chains.results",
     "StageNode": "trimtab.live.stage_backend",
     "State": "trimtab.chains.run_state",
+    "blocks": "trimtab.chains.data_tables",
     "chain": "trimtab.chains.building",
+    "optimised": "trimtab.chains.optimised_models",
     "run": "trimtab.chains.single_run",
+    "shared": "trimtab.live.shared_state",
     "stage": "trimtab.chains.stages",
 }
 
@@ -57,8 +63,11 @@ __all__ = [
     "StageFailed",
     "StageNode",
     "State",
+    "blocks",
     "chain",
+    "optimised",
     "run",
+    "shared",
     "stage",
 ]
 

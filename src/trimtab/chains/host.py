@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,14 +25,16 @@ from trimtab.chains.run_log import log_begin, log_failure
 from trimtab.chains.run_parts import RunParts
 from trimtab.chains.run_progress import Instance
 from trimtab.chains.run_state import ChainRun, ItemRun, StageCounts, State
+from trimtab.chains.shared_states import SharedStates
 from trimtab.chains.stage_attempts import StageAttempts
 from trimtab.chains.stage_batches import StageBatches
 from trimtab.chains.stage_outcomes import StageOutcomes
-from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
 from trimtab.errors import TrimtabError, UsageError
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import (
     Attempt,
     GrowingBackend,
@@ -62,7 +64,7 @@ class ChainHost:
         place: folder or database of the journal; None = nothing is remembered.
         values: folder or URL of the store of values, if it is not in the journal's folder.
         metrics: counts what happens; None = nothing does.
-        profile: stages whose code is profiled.
+        profile: what is profiled.
         fuse_s: see `Fusion`.
         values_gib: see `ValueBudget`.
     """
@@ -79,14 +81,15 @@ class ChainHost:
         place: str | Path | None = None,
         values: str | Path = "",
         metrics: StageMetrics | None = None,
-        profile: Collection[str] = (),
+        profile: Profiling | None = None,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
         self.profiles = StageProfiles()
+        self.models: dict[str, list[ModelRecord]] = {}  # optimised ones, by stage
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
-        self._state = HostState(plans, backend, self._wake, profile)
+        self._state = HostState(plans, backend, self._wake, profile or Profiling())
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None
@@ -100,6 +103,7 @@ class ChainHost:
         self._batches = StageBatches(
             self._state, self._budget, limits, self._outcomes.take, self._note_outcome, self._crash
         )
+        self._shared = SharedStates(self._state.steps)
         self._endings = RunEndings(self._state, self._feed)
         self._intake = RunIntake(self._state, in_flight, self._outcomes.settle, self._endings.tell)
         if place is not None:
@@ -150,6 +154,10 @@ class ChainHost:
                 wake=self._wake,
             )
             opened.callback(state.loop.close)
+            if not isinstance(state.backend, VirtualBackend):
+                opened.push_async_callback(self._shared.close)
+                await self._shared.open(state.backend)
+                state.codes = self._shared.with_addresses(state.codes)
             await state.backend.open(state.codes, self._on_change)
             self._budget.open()
             await state.put_constants()
@@ -222,8 +230,17 @@ class ChainHost:
             self._metrics.note(attempt.stage, outcome)
         if outcome.profile:
             self.profiles.add(item.run.plan.steps[at.step].name, outcome.profile)
+        if outcome.models:
+            self._note_models(item.run, item.run.plan.steps[at.step].name, outcome.models)
         if outcome.error is not None:
             log_failure(item, at, attempt, self._state.loop.node_names[node], outcome.error)
+
+    def _note_models(self, run: ChainRun, stage: str, records: Sequence[ModelRecord]) -> None:
+        known = self.models.setdefault(stage, [])
+        new = [r for r in records if all((r.model, r.how) != (k.model, k.how) for k in known)]
+        known += new
+        if self.recorder is not None and records:
+            self.recorder.note_models(run.id, stage, records)
 
     # Turns.
 

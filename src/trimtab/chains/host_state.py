@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from trimtab.chains.decision_loop import DecisionLoop
 from trimtab.chains.plan import ChainPlan, PlannedStep
 from trimtab.chains.run_progress import Instance
 from trimtab.chains.run_state import ChainRun, ItemRun
-from trimtab.chains.stage_profiles import profiled
+from trimtab.chains.stage_profiles import Profiling, profiled
 from trimtab.chains.value_refs import ValueRefs
 from trimtab.live.stage_backend import (
     Argument,
@@ -36,7 +36,7 @@ class HostState:
 
     Args:
         wake: lets the host take a turn soon.
-        profile: stages whose code is profiled.
+        profile: what is profiled.
     """
 
     loop: DecisionLoop
@@ -46,7 +46,7 @@ class HostState:
         plans: Sequence[ChainPlan],
         backend: StageBackend,
         wake: Callable[[], None],
-        profile: Collection[str] = (),
+        profile: Profiling,
     ) -> None:
         self.plans, self.backend, self.wake = list(plans), backend, wake
         self.codes = profiled([code for plan in plans for code in plan.codes()], profile)

@@ -11,7 +11,7 @@ from trimtab.chains.run_progress import GivenInputs
 from trimtab.errors import UsageError
 from trimtab.live.declared_types import misfit, shown
 from trimtab.live.stage_backend import Ref
-from trimtab.live.value_codec import Unserialisable, at_path, encode
+from trimtab.live.value_codec import Unserialisable, at_path, encode, items_of
 
 
 def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -81,7 +81,10 @@ def given_inputs(
     """The values of an input. Raises UsageError, and what a missing path raises."""
     refs = {name: put(sent(value, f"inputs[{number}].{name}")) for name, value in inputs.items()}
     splits = tuple(
-        [tuple([put(encode(item)) for item in at_path(inputs[n], path)]) for n, path in plan.input_splits]
+        [
+            tuple([put(encode(item)) for item in items_of(at_path(inputs[n], path))])
+            for n, path in plan.input_splits
+        ]
     )
     conditions = [
         (c.parameter, c.path) for c in plan.input_conditions if at_path(inputs[c.parameter], c.path)

@@ -106,7 +106,13 @@ def fingerprint(step: PlannedStep) -> bytes:
     Changes in functions that it calls are not seen: declare another `version` then.
     """
     code, options = step.stage.stage_code, step.stage.stage_options
-    printed = hashlib.blake2b(repr((options.version, step.splits, step.tests)).encode(), digest_size=20)
+    told = (
+        options.version,
+        step.splits,
+        step.tests,
+        *([sorted(options.optimise.items())] if options.optimise else []),
+    )
+    printed = hashlib.blake2b(repr(told).encode(), digest_size=20)
     try:
         printed.update(inspect.getsource(code).encode())
     except (OSError, TypeError):

@@ -13,7 +13,7 @@ from trimtab.domain.chain_templates import StageSpec
 from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import Path, StageCode
-from trimtab.live.stage_execution import Imported
+from trimtab.live.stage_execution import Imported, plain_code
 from trimtab.live.value_codec import Unserialisable, encode, pickled
 
 INPUT = -1
@@ -227,7 +227,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
         _check_batched(f"{chain}.{step.name}", step)
     return StageCode(
         name=step.code_name,
-        code=_sent(stage, f"{chain}.{step.name}"),
+        code=sent_code(stage.stage_code, f"{chain}.{step.name}"),
         is_class=stage.kind is Kind.CLASS,
         context_name=stage.context_name,
         timeout_s=options.timeout_s,
@@ -237,6 +237,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
         is_batch=stage.is_batched,
         tests=step.tests,
         copies=options.copies,
+        optimise=dict(options.optimise),
     )
 
 
@@ -251,9 +252,8 @@ def _check_batched(where: str, step: PlannedStep) -> None:
             raise ChainError(problem, field=f"{where}.{argument.name}", expected="one value")
 
 
-def _sent(stage: Stage, where: str) -> bytes:
-    """The code of a stage: by its name where workers can import it, else by value."""
-    code = stage.stage_code
+def sent_code(code: Any, where: str) -> bytes:
+    """A function or class for workers: by its name where they can import it, else by value."""
     module, name = getattr(code, "__module__", None), getattr(code, "__qualname__", "")
     if module not in (None, "__main__") and _is_importable(module, name, code):
         return encode(Imported(str(module), name))
@@ -272,4 +272,4 @@ def _is_importable(module: str, name: str, code: Any) -> bool:
         return False
     for part in name.split("."):
         found = getattr(found, part, None)
-    return getattr(found, "stage_code", found) is code
+    return plain_code(found) is code

@@ -24,6 +24,7 @@ from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, ResultRecord, RunRecord
 from trimtab.jobs.store.outages import reason_of
 from trimtab.jobs.value_store import ValueStore, value_store
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import Attempt, Outcome, Ref
 from trimtab.live.value_codec import decode
 
@@ -49,6 +50,12 @@ def journal_url(place: str | Path) -> str:
     return str(place) if "://" in str(place) else f"sqlite:///{Path(place).absolute() / 'journal.db'}"
 
 
+def values_of(place: str | Path | None, values: str | Path = "") -> ValueStore:
+    """The store of a journal's large values: in its folder, unless `values` says where."""
+    folder = default_folder() if place is None or "://" in str(place) else Path(place)
+    return value_store(values or folder / "values")
+
+
 class Recorder:
     """A journal and a store of values.
 
@@ -72,9 +79,7 @@ class Recorder:
         memo_bytes: int = MEMO_BYTES,
     ) -> None:
         url = journal_url(place)
-        if "://" not in str(place):
-            values = values or Path(place) / "values"
-        self._store: ValueStore = value_store(values or default_folder() / "values")
+        self._store = values_of(place, values)
         self._failed, self._get, self._refs = failed, get, refs
         self.journal = RunJournal(url, cancelled=cancelled, failed=self._on_failure)
         self.memo = Memo(self.journal, self._store, memo_bytes)
@@ -231,6 +236,17 @@ class Recorder:
         self.journal.note_result(run_id, record)
         if key:
             self.memo.keep(key, record.output, record.bytes, record.service_s)
+
+    def note_models(self, run_id: str, stage: str, records: Sequence[ModelRecord]) -> None:
+        """Models of a stage are optimised, as measured by a worker."""
+
+        async def note() -> None:
+            try:
+                await self.journal.note_models(run_id, stage, records)
+            except Exception as error:
+                self._on_failure(error)
+
+        self._spawn(note())
 
     async def _save(self, item: ItemRun, refs: Sequence[Ref], record: ResultRecord, key: str) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trimtab.chains.model_reports import models_of_run
 from trimtab.chains.recording import default_folder, journal_url
 from trimtab.chains.run_timeline import RunTimeline, stages_of, timeline_of
 from trimtab.errors import UsageError
@@ -79,6 +80,10 @@ async def _summary(journal: RunJournal, run_id: str) -> dict[str, Any]:
         "inputs": dict(Counter(row.state for row in inputs)),
         "failures": {row.number: row.error for row in inputs if row.error},
         "stages": stages,
+        "models": {
+            stage: [record._asdict() for record in records]
+            for stage, records in models_of_run(record).items()
+        },
     }
 
 

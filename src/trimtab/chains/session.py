@@ -37,15 +37,18 @@ from trimtab.chains.run_state import (
     StageCounts,
     State,
 )
-from trimtab.chains.stage_profiles import StageProfiles
+from trimtab.chains.stage_profiles import Profiling, StageProfiles
 from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
 from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualBackend
 from trimtab.policies.catalogue import find
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from trimtab.chains.metrics_server import MetricsServer
     from trimtab.jobs.run_rows import RunRecord
+    from trimtab.live.model_scope import ModelRecord
 
 
 class Session:
@@ -60,6 +63,7 @@ class Session:
         metrics_port: port of `/metrics` for Prometheus; 0 = any. None = no metrics.
         metrics_host: address of that port.
         profile: stages whose code is profiled (`profiles`).
+        profile_lines: by line, not by function.
         fuse_s: stages with `cost_s` that are expected to take less run in one attempt with those that follow;
             0 = none does.
         values_gib: what the large values of inputs in flight may take; then inputs that entered later wait.
@@ -78,6 +82,7 @@ class Session:
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         profile: Collection[str] = (),
+        profile_lines: bool = False,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
@@ -97,7 +102,7 @@ class Session:
             place=journal,
             values=values,
             metrics=self.metrics,
-            profile=profile,
+            profile=Profiling(profile, profile_lines),
             fuse_s=fuse_s,
             values_gib=values_gib,
         )
@@ -130,12 +135,15 @@ class Session:
         source: str = "",
         parts: bool = False,
         places: InputPlaces = NO_PLACES,
+        block_rows: int = 0,
     ) -> RunHandle:
         """Begin a run over these inputs.
 
-        An input is a mapping of the chain's inputs, or, for a chain of one input, its value.
+        An input is a mapping of the chain's inputs, or, for a chain of one input, its value. A data frame, or
+        a dataset of Ray Data, has one in each row; other columns than the chain's inputs go along to `table`.
 
         Args:
+            block_rows: each input is a table of so many of the rows; 0 = each row is one.
             key: with a journal, a run of this key is made once: then this is the handle of that run, with its
                 inputs and options, and its deadline counts from when it was made.
             source: where the chain is defined, for a later resume.
@@ -149,7 +157,7 @@ class Session:
         handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
         if parts:
             handle.want_parts()
-        handle.begin(named_inputs(plan, inputs), source)
+        handle.begin(_with_tables(inputs, plan.chain, block_rows), source)
         return handle
 
     def resume(self, run_id: str, *, retry_failed: bool = False) -> RunHandle:
@@ -184,6 +192,11 @@ class Session:
     def profiles(self) -> StageProfiles:
         """The profile of the code of profiled stages."""
         return self._host.profiles
+
+    @property
+    def models(self) -> Mapping[str, Sequence[ModelRecord]]:
+        """The models that stages have optimised, as measured by the first worker, by stage."""
+        return self._host.models
 
     @property
     def metrics_port(self) -> int | None:
@@ -231,6 +244,7 @@ class RunHandle:
         self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
         self._kept: list[Result] = []
         self.parts = Parts()
+        self._given: Any = ()  # the inputs, for `table`
         self._over = threading.Event()
         self._when_over: list[Callable[[], object]] = []
         self._closes_session = False
@@ -239,9 +253,9 @@ class RunHandle:
             run_id or f"run_{secrets.token_hex(8)}", plan, template, options, self._told, self._ended
         )
 
-    def begin(self, inputs: Iterator[tuple[int, Mapping[str, Any]]], source: str = "") -> None:
+    def begin(self, given: Iterable[Any], source: str = "") -> None:
         """Begin the run."""
-        recorder = self._host.recorder
+        recorder, inputs, self._given = self._host.recorder, named_inputs(self._plan, given), given
         if recorder is not None:
             listed = list(inputs)
             inputs, self._n_inputs = iter(listed), len(listed)
@@ -267,7 +281,7 @@ class RunHandle:
         recorder = self._host.recorder
         assert recorder is not None
         inputs = self._thread.call(recorder.load(self._run, retry_failed=retry_failed))
-        self._run.inputs = iter(inputs)
+        self._run.inputs, self._given = iter(inputs), dict(inputs)
         self._n_inputs = len(inputs) + len(self._run.failed_before)
         for number, text in self._run.failed_before.items():
             failure = Failure("", 0, 0, StageError(Cause.RAISED, "", text), noted=text)
@@ -347,6 +361,17 @@ class RunHandle:
         """All outputs, in the order of the inputs. Raises StageFailed for the first that has none."""
         return [result.value for result in self.wait()]
 
+    def table(self) -> pl.DataFrame:
+        """The outputs as a table of polars, in the order of the inputs; those without one are left out.
+
+        A mapping has a column for each key, other outputs the column `output`; tables are put together.
+        Before them are the columns of the inputs, if those were a table, in a list, or in the journal.
+        `chains.data_tables` has more: `dataset_of`, `write_table`.
+        """
+        from trimtab.chains.data_tables import given_rows, results_table
+
+        return results_table(self.wait(), given_rows(self._given, self._plan.chain))
+
     def __await__(self) -> Generator[Any, None, list[Result]]:
         """`wait`, without blocking the event loop."""
         return asyncio.to_thread(self.wait).__await__()
@@ -386,3 +411,12 @@ class RunHandle:
             self._session.close()
         if self._run.fault is not None:
             raise self._run.fault
+
+
+def _with_tables(inputs: Iterable[Any], chain: Chain, block_rows: int) -> Iterable[Any]:
+    """The inputs, those in a table as `TableInputs`. Raises UsageError."""
+    if not block_rows and isinstance(inputs, list | tuple | range | Iterator):
+        return inputs
+    from trimtab.chains.data_tables import table_inputs  # loads a library of tables
+
+    return table_inputs(inputs, chain, block_rows) or inputs

@@ -29,5 +29,7 @@ def run(
     """Run a chain over inputs, with workers of its own. Options: see `Session.run`."""
     from trimtab.chains.session import Session
 
+    if hasattr(inputs, "iter_batches") and hasattr(inputs, "materialize"):  # of Ray Data
+        inputs = inputs.materialize()  # before workers reserve what it would compute on
     session = Session(chain, on=on, policy=policy, in_flight=in_flight, journal=journal, fuse_s=fuse_s)
     return session.run(chain, inputs, **options).close_session_with_it()

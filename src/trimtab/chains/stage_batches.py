@@ -298,6 +298,7 @@ def _share(outcome: Outcome, k: int, count: int) -> Outcome:
         service_s=outcome.service_s / count,
         load_s=outcome.load_s if k == 0 else 0.0,
         profile=outcome.profile if k == 0 else b"",
+        models=outcome.models if k == 0 else (),
     )
 
 

@@ -6,11 +6,22 @@ import marshal
 import pstats
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import UsageError
+from trimtab.chains.line_profiles import LineProfile, LineRow
+from trimtab.errors import MissingExtra, UsageError
 from trimtab.live.stage_backend import StageCode
+from trimtab.live.stage_profiling import CALLS, LINES
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """What is profiled: stages, by function or by line."""
+
+    stages: Collection[str] = ()
+    by_line: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +49,39 @@ class StageProfiles:
 
     def __init__(self) -> None:
         self._found: dict[str, pstats.Stats] = {}
+        self._lines: dict[str, LineProfile] = {}
         self.attempts: dict[str, int] = {}
 
     def add(self, stage: str, profile: bytes) -> None:
         """The profile of an attempt."""
-        made = pstats.Stats(_Collected(marshal.loads(profile)))  # type: ignore[arg-type]  # a profiler's two names
+        told = marshal.loads(profile)
+        self.attempts[stage] = self.attempts.get(stage, 0) + 1
+        if isinstance(told, tuple):
+            self._lines.setdefault(stage, LineProfile()).add(*told)
+            return
+        made = pstats.Stats(_Collected(told))  # type: ignore[arg-type]  # a profiler's two names
         if stage in self._found:
             self._found[stage].add(made)
         else:
             self._found[stage] = made
-        self.attempts[stage] = self.attempts.get(stage, 0) + 1
 
     def of(self, stage: str) -> pstats.Stats | None:
         """The profile of all attempts at a stage; None = there was none."""
         return self._found.get(stage)
 
     def write(self, stage: str, path: Path) -> bool:
-        """Write a profile for `python -m pstats` and other viewers. False if there is none."""
+        """Write a profile for `python -m pstats`, or `python -m line_profiler`. False if there is none."""
+        if stage in self._lines:
+            self._lines[stage].write(path)
+            return True
         found = self._found.get(stage)
         if found is not None:
             found.dump_stats(path)
         return found is not None
+
+    def lines(self, stage: str) -> list[LineRow]:
+        """The lines that ran, function by function."""
+        return self._lines[stage].rows() if stage in self._lines else []
 
     def top(self, stage: str, most: int = 15) -> list[ProfileRow]:
         """The functions that take longest, with what they call."""
@@ -76,13 +99,21 @@ def _shown(function: tuple[str, int, str]) -> str:
     return name if file == "~" else f"{name} ({'/'.join(Path(file).parts[-2:])}:{line})"
 
 
-def profiled(codes: Sequence[StageCode], stages: Collection[str]) -> list[StageCode]:
+def profiled(codes: Sequence[StageCode], asked: Profiling) -> list[StageCode]:
     """The codes, those of these stages with profiling. A stage is named STAGE or CHAIN/STAGE."""
-    for stage in stages:
+    if asked.by_line and find_spec("line_profiler") is None:
+        expected = "pip install 'trimtab[line-profiles]'"
+        raise MissingExtra("profiles by line need line_profiler", expected=expected)
+    for stage in asked.stages:
         if not any(_is_named(code, stage) for code in codes):
             known = ", ".join(code.name.partition("/")[2] for code in codes)
             raise UsageError("no such stage", field="profile", value=stage, expected=f"one of {known}")
-    return [replace(code, is_profiled=any(_is_named(code, stage) for stage in stages)) for code in codes]
+    kind = LINES if asked.by_line else CALLS
+    return [replace(code, profile=kind if _is_asked(code, asked) else "") for code in codes]
+
+
+def _is_asked(code: StageCode, asked: Profiling) -> bool:
+    return any(_is_named(code, stage) for stage in asked.stages)
 
 
 def _is_named(code: StageCode, stage: str) -> bool:

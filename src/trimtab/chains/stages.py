@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from trimtab.chains.optimise_options import optimise_options
 from trimtab.chains.type_checks import item_type
 from trimtab.errors import ChainError
+from trimtab.live.shared_state import Shared
 from trimtab.live.stage_execution import StageContext
 
 _FROM_ZERO = (
@@ -46,6 +48,8 @@ class StageOptions:
     speculate: float = 0.0  # second attempt elsewhere after this multiple of the learned time; 0 = never
     batch: int = 1  # most instances that one call serves; it takes and returns lists
     batch_wait_s: float = 0.0  # longest wait for a batch to fill
+    optimise: Mapping[str, Any] = field(default_factory=dict)  # of its models: see `OptimiseOptions`
+    state: Sequence[Shared] = ()  # that its code calls: classes with `shared`
     copies: int = 1  # of its large outputs: 2 = on another machine too, so that none is made again
     size: str = ""  # parameter that says how much work it is, by its number or length, if an input is given
 
@@ -58,6 +62,10 @@ class StageOptions:
             _require(
                 isinstance(value, int) and value >= least, name, value, f"a whole number from {least} on"
             )
+        if self.optimise:
+            optimise_options(self.optimise)
+        for each in self.state:
+            _require(isinstance(each, Shared), "state", each, "classes with @shared(restart=…)")
         _require(self.copies in (1, 2), "copies", self.copies, "1 or 2")
         _require(self.timeout_s > 0.0, "timeout_s", self.timeout_s, "a number above 0")
         _require(0.0 <= self.failed_max_frac <= 1.0, "failed_max_frac", self.failed_max_frac, "0 to 1")

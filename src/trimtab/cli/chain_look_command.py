@@ -1,4 +1,4 @@
-"""`trimtab chain list | show | report | trace | cancel`: look at runs of the journal, and end them."""
+"""`trimtab chain list | show | report | trace | backup | restore | cancel`: runs of the journal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Json, Quiet
 
 if TYPE_CHECKING:
+    from trimtab.chains.run_backup import Copied
     from trimtab.chains.run_timeline import RunTimeline
 
 RunId = Annotated[str, typer.Argument(help="A run of `chain list`.", metavar="RUN")]
@@ -106,17 +107,66 @@ def trace_run(
     note(f"trace: {out}", quiet=quiet)
 
 
+Values = Annotated[
+    str,
+    typer.Option("--values", help="Folder or URL of large values. Default: in the journal's folder."),
+]
+
+
+def backup_runs(
+    file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.zip")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Runs. Default: all.", metavar="RUN")] = None,
+    journal: Journal = None,
+    values: Values = "",
+    quiet: Quiet = False,
+) -> None:
+    """Copy runs with their results into one file. A run that goes on is copied as far as it is."""
+    from trimtab.chains.run_backup import backup
+    from trimtab.report.whole_files import check_file, refusals_of
+
+    check_file(file)
+    with refusals_of(file):
+        copied = backup(file, runs or (), place=journal, values=values)
+    note(f"{file}: {_copied_text(copied)}", quiet=quiet)
+    if copied.missing:
+        note(f"{copied.missing} values are in the store no more: their stages would run again", quiet=quiet)
+
+
+def restore_runs(
+    file: Annotated[Path, typer.Argument(help="File of `chain backup`.", metavar="FILE.zip")],
+    journal: Journal = None,
+    values: Values = "",
+    quiet: Quiet = False,
+) -> None:
+    """Add the runs of a file to a journal. Runs that were going on can be resumed there."""
+    from trimtab.chains.run_backup import restore
+
+    copied = restore(file, place=journal, values=values)
+    for run, reason in copied.left_out.items():
+        note(f"{run} is left out: it {reason}", quiet=quiet)
+    note(_copied_text(copied), quiet=quiet)
+
+
+def _copied_text(copied: Copied) -> str:
+    runs = "1 run" if len(copied.runs) == 1 else f"{len(copied.runs):,} runs"
+    return f"{runs}, {copied.values:,} large values of {copied.value_bytes / 1e6:.4g} MB"
+
+
 def _print_report(timeline: RunTimeline) -> None:
+    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import bottleneck_text, found_bottleneck
-    from trimtab.cli.chain_tables import path_table
+    from trimtab.cli.chain_tables import models_table, path_table
     from trimtab.cli.output import show
 
     show(path_table(timeline))
+    if models := models_of_run(timeline.record):
+        show(models_table(models))
     found = found_bottleneck(timeline)
     print("No stage has a result yet." if found is None else bottleneck_text(found))
 
 
 def _as_json(timeline: RunTimeline) -> dict[str, object]:
+    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import critical_path, found_bottleneck
 
     found = found_bottleneck(timeline)
@@ -126,6 +176,10 @@ def _as_json(timeline: RunTimeline) -> dict[str, object]:
         "state": timeline.record.state,
         "workers": len(timeline.workers),
         "busy_frac": timeline.busy_frac(),
+        "models": {
+            stage: [record._asdict() for record in records]
+            for stage, records in models_of_run(timeline.record).items()
+        },
         "bottleneck": None if found is None else found._asdict(),
         "critical_path": [
             {
@@ -148,4 +202,18 @@ def register(app: typer.Typer) -> None:
     app.command("show", epilog=examples(f"trimtab chain show {example}"))(show_run)
     app.command("report", epilog=examples(f"trimtab chain report {example} --out run.html"))(report_run)
     app.command("trace", epilog=examples(f"trimtab chain trace {example} --out run.json"))(trace_run)
+    app.command(
+        "backup",
+        epilog=examples(
+            "trimtab chain backup runs.zip",
+            f"trimtab chain backup film.zip {example} --journal runs",
+        ),
+    )(backup_runs)
+    app.command(
+        "restore",
+        epilog=examples(
+            "trimtab chain restore runs.zip --journal runs",
+            "trimtab chain restore runs.zip --journal postgresql://host/trimtab --values /data/values",
+        ),
+    )(restore_runs)
     app.command("cancel", epilog=examples(f"trimtab chain cancel {example}"))(cancel_run)

@@ -30,8 +30,14 @@ def run_chain(
     file: Annotated[str, typer.Argument(help="FILE.yaml, FILE.py:CHAIN or MODULE:CHAIN.", metavar="FILE")],
     inputs: Annotated[
         Path | None,
-        typer.Option("--input", "-i", help="Inputs: JSON Lines, or a text file of one value a line."),
+        typer.Option(
+            "--input", "-i", help="Inputs: .jsonl, .parquet, .arrow, .csv, or a .txt of one value a line."
+        ),
     ] = None,
+    block_rows: Annotated[
+        int,
+        typer.Option(min=0, help="Each input is a table of so many rows of --input. 0 = a row each."),
+    ] = 0,
     on: Annotated[
         str,
         typer.Option(
@@ -48,7 +54,10 @@ def run_chain(
         ),
     ] = "0",
     policy: Annotated[str, policy_option("NAME or NAME+ORDER.", has_default=True)] = DEFAULT_POLICY,
-    out: Annotated[Path | None, typer.Option(help="File for results, JSON Lines. Default: stdout.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for results: JSON Lines, or .parquet, .arrow, .csv. Default: stdout."),
+    ] = None,
     files: Annotated[Path | None, typer.Option(help="Folder for outputs that are bytes.")] = None,
     failed: Annotated[Path | None, typer.Option(help="File for inputs that failed, JSON Lines.")] = None,
     resume: Annotated[str, typer.Option(help="Go on with this run.", metavar="RUN")] = "",
@@ -73,8 +82,12 @@ def run_chain(
         str, typer.Option(help="Profile this stage's code: a table, and STAGE.prof.", metavar="STAGE")
     ] = "",
     profile_out: Annotated[
-        Path | None, typer.Option(help="File of the profile, for `python -m pstats`.", metavar="FILE.prof")
+        Path | None,
+        typer.Option(help="File of the profile. Default: STAGE.prof or STAGE.lprof.", metavar="FILE"),
     ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="With --profile: line by line.", metavar=FLAG)
+    ] = False,
     no_fuse: Annotated[
         bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.", metavar=FLAG)
     ] = False,
@@ -104,14 +117,17 @@ def run_chain(
         "--values-gib": values_gib, "--priority": priority or None,
     }  # fmt: skip
     check_prediction(asked, on, refused)
+    if lines and not profile:
+        raise UsageError("goes with a profile", field="--lines", expected="--profile STAGE")
     check_resume("inputs", "--input", given=inputs is not None, resume=resume, retry_failed=retry_failed)
     _check_files(out, failed)
     chain, tags = load_chain(file), _tags(tag or [])
-    given = None if inputs is None else read_inputs(inputs, chain)
+    given = None if inputs is None else read_inputs(inputs, chain, block_rows)
     for problem in given.problems if given is not None else ():
         note(str(problem))
     if given is not None and not given.values:
-        raise UsageError("has no input that can be read", file=str(inputs), expected="a JSON value a line")
+        expected = "a JSON value a line, or a table with rows"
+        raise UsageError("has no input that can be read", file=str(inputs), expected=expected)
     fused: dict[str, Any] = {"fuse_s": 0.0} if no_fuse else {}
     if on == SIMULATED and given is not None:
         n_failed = predict(chain, given, asked, out, {"policy": policy, **fused}, quiet=quiet)
@@ -123,6 +139,7 @@ def run_chain(
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
         "profile": (profile,) if profile else (),
+        "profile_lines": lines,
         **fused,
     }
     again = f"trimtab chain run {file}" + (f" --journal {journal}" if journal else "")
@@ -147,15 +164,20 @@ def run_chain(
                 tags=tags,
                 key=key,
                 source=file,
-                places=InputPlaces.of(given.lines),
+                places=InputPlaces.of(given.lines, given.unit),
             )
         begun.append(handle.id)
         note(f"run {handle.id}", quiet=quiet)
         n_failed = _finished(handle, given, out or stdout, files, failed, quiet=quiet)
+        if session.models and not quiet:
+            from trimtab.cli.chain_tables import told_models
+
+            told_models(session.models)
         if profile:
             from trimtab.cli.chain_tables import told_profile
 
-            told_profile(session.profiles, profile, profile_out or Path(f"{profile}.prof"))
+            suffix = ".lprof" if lines else ".prof"
+            told_profile(session.profiles, profile, profile_out or Path(f"{profile}{suffix}"))
     if given is not None and given.problems:
         raise typer.Exit(USAGE)
     if n_failed:
@@ -262,9 +284,12 @@ def _finished(
     """Write results as they come; returns how many inputs failed."""
     from trimtab.cli.chain_progress import shown_progress
 
-    n_failed = 0
-    with _opened(out) as target, shown_progress(handle, quiet=quiet), _failures(failed) as bad:
+    n_failed, is_lines = 0, not _is_table(out)
+    lines = out if is_lines else None
+    with _opened(lines) as target, shown_progress(handle, quiet=quiet), _failures(failed) as bad:
         for result in handle:
+            if result.is_ok and target is None:
+                continue
             if result.is_ok:
                 print(_as_line(result, files), file=target, flush=True)
                 continue
@@ -275,13 +300,30 @@ def _finished(
                 value = None if given is None else given.values[result.index]
                 told = {"input": value, "error": str(result.failure)}
                 print(json.dumps(told, default=repr), file=bad, flush=True)
+    if isinstance(out, Path) and not is_lines:
+        _write_table(out, handle, given)
     counted = {state.value: n for state, n in handle.endings.items()}
     note(f"{handle.id}: " + ", ".join(f"{n} {state}" for state, n in counted.items()), quiet=quiet)
     return n_failed
 
 
+def _is_table(out: Path | TextIO) -> bool:
+    from trimtab.chains.data_tables import is_table
+
+    return isinstance(out, Path) and is_table(out)
+
+
+def _write_table(out: Path, handle: RunHandle, given: InputFile | None) -> None:
+    from trimtab.chains.data_tables import results_table, write_table
+
+    if given is None or given.unit == "line":
+        write_table(out, handle.table())
+    else:
+        write_table(out, results_table(handle.wait(), given.rows))
+
+
 @contextlib.contextmanager
-def _opened(out: Path | TextIO) -> Iterator[TextIO]:
+def _opened(out: Path | TextIO | None) -> Iterator[TextIO | None]:
     if isinstance(out, Path):
         with out.open("w") as file:
             yield file
@@ -321,6 +363,9 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "trimtab chain run film.yaml --input prompts.jsonl",
             "trimtab chain run film.py:film --input prompts.txt --out films.jsonl --failed failed.jsonl",
+            "trimtab chain run film.yaml --input prompts.parquet --out films.parquet",
+            "trimtab chain run clean.py:clean --input rows.parquet --block-rows 10000 --out clean.parquet",
+            "trimtab chain run film.yaml --input prompts.jsonl --profile draw --lines",
             "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
             "trimtab chain run film.yaml --input prompts.jsonl --on simulated --items scenes=6",
         ),

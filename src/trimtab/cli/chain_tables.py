@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from trimtab.cli.output import begun_and_took
@@ -13,8 +15,10 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trimtab.chains.line_profiles import LineRow
     from trimtab.chains.run_timeline import RunTimeline
     from trimtab.chains.stage_profiles import StageProfiles
+    from trimtab.live.model_scope import ModelRecord
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
@@ -54,6 +58,25 @@ def run_table(run: Mapping[str, Any]) -> Table:
     return table
 
 
+def models_table(models: Mapping[str, Sequence[ModelRecord]]) -> Table:
+    """The models that stages have optimised."""
+    from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows
+
+    table = Table(title="Optimised models", caption=EXPLAINED, title_justify="left", caption_justify="left")
+    for heading in ("stage", *HEADINGS):
+        table.add_column(heading, overflow="fold")
+    for row in model_rows(models):
+        table.add_row(*row)
+    return table
+
+
+def told_models(models: Mapping[str, Sequence[ModelRecord]]) -> None:
+    """Show optimised models beside the results."""
+    from rich.console import Console
+
+    Console(stderr=True).print(models_table(models))
+
+
 def path_table(timeline: RunTimeline) -> Table:
     """The critical path of a run: what each stage on it waited for."""
     from trimtab.chains.run_advice import REASONS, path_rows
@@ -74,6 +97,23 @@ def path_table(timeline: RunTimeline) -> Table:
     return table
 
 
+def _lines_table(title: str, lines: Sequence[LineRow], path: Path) -> Table:
+    """The functions of a profile by line; the share of time is of their function's."""
+    table = Table(title=title, caption=f"again: python -m line_profiler {path}", title_justify="left")
+    for heading in ("line", "hits", "seconds", "%"):
+        table.add_column(heading, justify="right")
+    table.add_column("source", no_wrap=True)
+    for (file, function), rows in groupby(lines, key=lambda row: (row.file, row.function)):
+        listed = list(rows)
+        all_s = sum(row.seconds for row in listed)
+        table.add_row("", "", f"{all_s:.4g}", "", f"[bold]{escape(function)}[/bold] ({escape(file)})")
+        for row in listed:
+            share = f"{100 * row.seconds / all_s:.1f}" if all_s else ""
+            table.add_row(str(row.line), f"{row.hits:,}", f"{row.seconds:.4g}", share, escape(row.source))
+        table.add_section()
+    return table
+
+
 def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
     """Write the profile of a stage, and show the functions that take longest."""
     from rich.console import Console
@@ -86,6 +126,9 @@ def told_profile(profiles: StageProfiles, stage: str, path: Path) -> None:
             note(f"no attempt at {stage} ended well: there is no profile")
             return
     title = f"{stage}: {counted(profiles.attempts[stage], 'attempt')}"
+    if lines := profiles.lines(stage):
+        Console(stderr=True).print(_lines_table(title, lines, path))
+        return
     table = Table(title=title, caption=f"all of it: python -m pstats {path}", title_justify="left")
     for heading in ("calls", "own (s)", "with calls (s)"):
         table.add_column(heading, justify="right")

@@ -38,4 +38,5 @@ def _class_of(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     for point in entry_points(group=GROUP, name=name):
         return point.load()
-    raise UsageError("no such backend", field="on", value=name, expected=f"one of {', '.join(names())}")
+    expected = f"one of {', '.join(names())}, or ray://HOST:PORT"
+    raise UsageError("no such backend", field="on", value=name, expected=expected)

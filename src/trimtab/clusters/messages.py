@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Following, Outcome, Ref, StageError
 
 NODE_VARIABLE: Final = "TRIMTAB_NODE"  # environment variable of workers: the name of their node
@@ -42,6 +43,7 @@ def outcome_fields(outcome: Outcome) -> Any:
         outcome.tests,
         outcome.worker,
         outcome.profile,
+        [tuple(record) for record in outcome.models],
     )
     then = None if outcome.then is None else outcome_fields(outcome.then)
     return _packed(outcome.outputs), told, error, then
@@ -52,9 +54,12 @@ def read_outcome_fields(fields: Any) -> Outcome:
     refs, told, error, following = fields
     failed = None if error is None else StageError(Cause(error[0]), *error[1:])
     outputs = tuple(ref for ref in _unpacked(refs) if ref is not None)
-    service_s, load_s, peak_gib, fan_out, tests, worker, profile = told
+    service_s, load_s, peak_gib, fan_out, tests, worker, profile, models = told
     then = None if following is None else read_outcome_fields(following)
-    return Outcome(outputs, service_s, load_s, peak_gib, fan_out, tests, failed, worker, profile, then)
+    records = tuple(ModelRecord(*record) for record in models)
+    return Outcome(
+        outputs, service_s, load_s, peak_gib, fan_out, tests, failed, worker, profile, then, records
+    )
 
 
 def _packed(refs: Sequence[Ref | None]) -> list[Any]:

@@ -226,7 +226,7 @@ def _standing_in(stage: StageCode, stand_in: StandIn | None) -> StageCode:
     """The code that runs in place of a stage's. Raises UsageError."""
     if stand_in is None:
         raise UsageError("has no stand-in", field=stage.name, expected="one for each stage of the chain")
-    if stage.is_profiled:
+    if stage.profile:
         raise UsageError("is simulated: there is no code to profile", field=stage.name)
     if stand_in.run is None and (stage.splits or stage.tests):
         raise UsageError(

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from trimtab.errors import UsageError
-from trimtab.jobs import run_rows
+from trimtab.jobs import run_copies, run_rows
 from trimtab.jobs.journal_log import JournalLog, left_files
 from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
 from trimtab.jobs.run_rows import LEASE_S, AttemptRecord, InputRecord, ResultRecord, RunRecord
@@ -140,6 +140,10 @@ class RunJournal:
         """Ask for a run to be cancelled. False if no process works on it."""
         return await self._store.write(partial(run_rows.request_cancel, run_id=run_id))
 
+    async def note_models(self, run_id: str, stage: str, records: Sequence[Sequence[object]]) -> None:
+        """What was measured of models of a stage; of each model, as it runs, the first report stays."""
+        await self._store.write(partial(run_rows.note_models, run_id=run_id, stage=stage, records=records))
+
     async def end(self, run_id: str, state: str) -> None:
         """A run is over, after all that was noted of it."""
         await self._writer.flushed()
@@ -186,6 +190,24 @@ class RunJournal:
     async def evict(self, most_bytes: int) -> tuple[list[bytes], float]:
         """Drop kept outputs of least worth per byte until the others fit."""
         return await self._store.write(partial(run_rows.evict, most_bytes=most_bytes))
+
+    # Copies of runs.
+
+    async def page(self, table: str, run_id: str, first: int) -> list[run_copies.Row]:
+        """Rows of a table, of one run, from `first` on."""
+        return await self._read(partial(run_copies.page, table=table, run_id=run_id, first=first))
+
+    async def refusal_of_copy(self, run: RunRecord) -> str:
+        """Why a run of another journal cannot be added; "" = it can."""
+        return await self._store.write(partial(run_copies.refusal, run=run))
+
+    async def add_rows(self, table: str, rows: Sequence[run_copies.Row]) -> None:
+        """Add rows of a run of another journal."""
+        await self._store.write(partial(run_copies.add_rows, table=table, rows=rows))
+
+    async def add_copy(self, run: RunRecord) -> None:
+        """Add a run of another journal, after its rows."""
+        await self._store.write(partial(run_copies.add_run, run=run))
 
     # What happens in runs: stored in order, many at a time.
 

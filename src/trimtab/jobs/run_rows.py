@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -149,6 +150,19 @@ def end(connection: sa.Connection, run_id: str, owner: str, state: str, now_s: f
         .where(chain_runs.c.id == run_id, chain_runs.c.owner == owner)
         .values(owner="", state=state, ended_s=now_s)
     )
+
+
+def note_models(
+    connection: sa.Connection, run_id: str, stage: str, records: Sequence[Sequence[object]]
+) -> None:
+    """Add what was measured of models of a stage to its run; of each model, as it runs, the first stays."""
+    where = chain_runs.c.id == run_id
+    options = json.loads(connection.scalar(sa.select(chain_runs.c.options).where(where)) or "{}")
+    known = options.setdefault("models", {}).setdefault(stage, [])
+    for record in records:
+        if all(row[:2] != list(record[:2]) for row in known):
+            known.append([None if value != value else value for value in record])
+    connection.execute(sa.update(chain_runs).where(where).values(options=json.dumps(options)))
 
 
 def request_cancel(connection: sa.Connection, run_id: str) -> bool:

@@ -14,6 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from trimtab.errors import UsageError
+from trimtab.live.model_scope import ModelRecord
+from trimtab.live.shared_state import StateAddress
 
 if TYPE_CHECKING:
     import asyncio  # worker processes do not load it
@@ -166,8 +168,9 @@ class Outcome:
     tests: tuple[bool, ...] = ()
     error: StageError | None = None
     worker: str = ""  # that ran it, by a name of its node's
-    profile: bytes = b""  # of the code, marshalled statistics of cProfile; empty = it was not profiled
+    profile: bytes = b""  # of the code, marshalled (`stage_profiling`); empty = it was not profiled
     then: Outcome | None = None
+    models: tuple[ModelRecord, ...] = ()  # that were optimised meanwhile
 
     @property
     def in_turn(self) -> list[Outcome]:
@@ -213,7 +216,9 @@ class StageCode:
     labels: Mapping[str, str] = field(default_factory=dict)  # that a node must have
     splits: tuple[Path, ...] = ()  # lists in the output whose items become values of their own
     tests: tuple[Path, ...] = ()  # parts of the output that conditions of other stages read
-    is_profiled: bool = False
+    profile: str = ""  # of its code: "calls" or "lines" (`stage_profiling`); "" = none
+    states: tuple[StateAddress, ...] = ()  # that it calls
+    optimise: Mapping[str, object] = field(default_factory=dict)  # how its models run
     copies: int = 1  # machines that keep its large outputs, where there are so many
     is_batch: bool = False  # its output is a list of outputs: each is a value, the whole is none
 
@@ -339,6 +344,14 @@ class LosableBackend(Protocol):
 
     def tell_loss(self, lost: Callable[[Exception], None]) -> None:
         """Call `lost` once all of the cluster is gone. Nothing can run any more; `close` is still called."""
+
+
+@runtime_checkable
+class RemoteBackend(Protocol):
+    """A backend whose workers may be on other machines."""
+
+    def host_address(self) -> str:
+        """Where they reach the host's machine. May connect. Raises UsageError if they cannot."""
 
 
 class ValueLost(Exception):  # noqa: N818 - reads as the sentence it prints

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import marshal
 import os
 import sysconfig
 import time
@@ -19,6 +18,8 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from trimtab.live.declared_types import misfit, shown
+from trimtab.live.model_scope import models_of
+from trimtab.live.shared_state import states_at
 from trimtab.live.stage_backend import (
     BEFORE,
     ERROR_CHARS,
@@ -34,7 +35,8 @@ from trimtab.live.stage_backend import (
     shortened,
 )
 from trimtab.live.stage_logging import CURRENT
-from trimtab.live.value_codec import Unserialisable, at_path, decode, encode
+from trimtab.live.stage_profiling import Profiler, profiler_of
+from trimtab.live.value_codec import Unserialisable, at_path, decode, encode, items_of
 
 _LIBRARIES: Final = (
     str(FilePath(__file__).parents[1]),
@@ -82,7 +84,13 @@ class Imported:
         found: Any = importlib.import_module(self.module)
         for name in self.qualname.split("."):
             found = getattr(found, name)
-        return getattr(found, "stage_code", found)
+        return plain_code(found)
+
+
+def plain_code(found: Any) -> Any:
+    """The function or class behind a declared stage or state."""
+    known = getattr(found, "__dict__", {})
+    return known.get("stage_code", known.get("state_code", found))
 
 
 class _Reach(NamedTuple):
@@ -179,15 +187,26 @@ def by_worker(outcome: Outcome, worker: str, peak_gib: float) -> Outcome:
 
 
 def _run(stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach) -> Outcome:
-    code, begun_s = stages.code(attempt.stage), time.perf_counter()
+    code = stages.code(attempt.stage)
+    with models_of(code.optimise) as models, states_at(code.states):
+        outcome = _loaded_and_run(code, stages, attempt, inputs, reach)
+    return replace(outcome, models=tuple(models.records)) if models.records else outcome
+
+
+def _loaded_and_run(
+    code: StageCode, stages: LoadedStages, attempt: Attempt, inputs: Sequence[Argument], reach: _Reach
+) -> Outcome:
+    begun_s = time.perf_counter()
     try:
         call = stages.load(attempt.stage)
+        profiler = profiler_of(code.profile) if code.profile else None
     except Exception as error:
         return Outcome(error=_failed(error, Cause.LOAD_FAILED))
     load_s = time.perf_counter() - begun_s
     token = CURRENT.set(attempt)
     try:
-        outcome = _executed(code, call, attempt, inputs, reach, stages.output_type(attempt.stage))
+        output_type = stages.output_type(attempt.stage)
+        outcome = _executed(code, call, attempt, inputs, reach, output_type, profiler)
     finally:
         CURRENT.reset(token)
     return replace(outcome, load_s=load_s)
@@ -200,6 +219,7 @@ def _executed(
     inputs: Sequence[Argument],
     reach: _Reach,
     output_type: Any,
+    profiler: Profiler | None,
 ) -> Outcome:
     try:
         arguments = bound(inputs, reach.read)
@@ -208,10 +228,9 @@ def _executed(
             arguments[code.context_name] = of_each if code.is_batch else of_each[0]
     except Exception as error:
         return Outcome(error=_failed(error, Cause.INPUT_LOST))
-    profiler = _profiler() if code.is_profiled else None
     begun_s = time.perf_counter()
     try:
-        output = call(**arguments) if profiler is None else profiler.runcall(call, **arguments)
+        output = call(**arguments) if profiler is None else profiler.run(call, arguments)
     except Cancelled:
         return Outcome(error=StageError(Cause.CANCELLED), service_s=time.perf_counter() - begun_s)
     except MemoryError as error:
@@ -221,23 +240,12 @@ def _executed(
         return Outcome(error=_failed(error, cause), service_s=time.perf_counter() - begun_s)
     service_s = time.perf_counter() - begun_s
     outcome = replace(_told(output, output_type, code, reach.write), service_s=service_s)
-    return outcome if profiler is None else replace(outcome, profile=_statistics(profiler))
+    return outcome if profiler is None else replace(outcome, profile=profiler.statistics())
 
 
 def _context(attempt: Attempt, is_cancelled: Callable[[], bool]) -> StageContext:
     told = attempt.run, attempt.stage, attempt.index, attempt.attempt, attempt.idempotency_key
     return StageContext(*told, is_cancelled)
-
-
-def _profiler() -> Any:
-    from cProfile import Profile  # few workers need it
-
-    return Profile()
-
-
-def _statistics(profiler: Any) -> bytes:
-    profiler.create_stats()
-    return marshal.dumps(profiler.stats)
 
 
 def bound(inputs: Sequence[Argument], read: Read) -> dict[str, Any]:
@@ -278,7 +286,7 @@ def written(output: Any, code: StageCode, write: Write) -> Outcome:
         refs, counts = [write(encode(None if code.is_batch else output))], []
         tests = tuple(bool(at_path(output, path)) for path in code.tests)
         for path in code.splits:
-            items = list(at_path(output, path))
+            items = items_of(at_path(output, path))
             counts.append(len(items))
             refs += [write(encode(item)) for item in items]
     except Unserialisable as error:

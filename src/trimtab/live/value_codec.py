@@ -65,5 +65,15 @@ def at_path(value: Any, path: tuple[str | int, ...]) -> Any:
     return value
 
 
+def items_of(value: Any) -> list[Any]:
+    """The items of a list that is mapped over. Raises TypeError for a table, whose items are its columns."""
+    if hasattr(value, "columns") and hasattr(value, "__len__"):
+        raise TypeError(
+            f"{type(value).__module__}.{type(value).__name__} is a table, which is mapped over in blocks: "
+            "return `trimtab.chains.blocks(table, rows)`"
+        )
+    return list(value)
+
+
 def _has_keys(value: Any) -> bool:
     return hasattr(value, "keys") and hasattr(value, "__getitem__")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
+from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
 from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
 from trimtab.metrics.stage_summaries import StageSummary
 from trimtab.report import stage_figures
@@ -52,6 +53,11 @@ def chain_run_page(timeline: RunTimeline, made_at: datetime | None = None) -> st
     if timeline.runs:
         body += section("workers", "Workers over time", "", wide(GANTT))
         body += section("path", "Critical path", _PATH_TEXT, _path_table(timeline))
+        if models := models_of_run(record):
+            rows = "".join(_row(*row) for row in model_rows(models))
+            body += section(
+                "models", "Optimised models", EXPLAINED, _table("models", ("stage", *HEADINGS), rows)
+            )
         body += section("stages", "Stages", "", wide(WAITS), grouped_rows(_groups(timeline), {}))
         figures = {
             GANTT.id: stage_figures.stage_gantt(timeline_table(timeline)),
@@ -112,17 +118,25 @@ def _stats(timeline: RunTimeline) -> str:
 def _path_table(timeline: RunTimeline) -> str:
     heads = ("stage", "input", "worker", *REASONS.values())
     rows = "".join(_path_row(row) for row in path_rows(timeline)[-PATH_ROWS:])
+    return _table("Critical path", heads, rows)
+
+
+def _table(label: str, heads: Sequence[str], rows: str) -> str:
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     return (
-        '<div class="card scroll" tabindex="0" role="region" aria-label="Critical path">'
+        f'<div class="card scroll" tabindex="0" role="region" aria-label="{label}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
 def _path_row(row: PathRow) -> str:
     waits = (f"{row.waits_s[reason]:.3f}" if reason in row.waits_s else "" for reason in REASONS)
-    cells = "".join(f"<td>{escape(text)}</td>" for text in (str(row.number), row.worker, *waits))
-    return f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>'
+    return _row(row.name, str(row.number), row.worker, *waits)
+
+
+def _row(name: str, *texts: str) -> str:
+    cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
+    return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
 
 
 def _groups(timeline: RunTimeline) -> Mapping[str, list[tuple[str, str, str]]]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import importlib
 import json
 import re
 import shutil
 import socket
 import subprocess
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +89,63 @@ def test_dashboards_have_ids_of_their_own_and_do_not_overlap() -> None:
             for y in range(p["y"], p["y"] + p["h"])
         ]
         assert len(set(cells)) == len(cells)
+
+
+def misfits(given: Any, made: Any, hint: Any = Any, where: str = "") -> Iterator[str]:
+    """Where JSON does not fit Grafana's own types: keys that they do not know, values of other types."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if hasattr(type(made), "from_json"):
+        hints = typing.get_type_hints(type(made))
+        names = {name.removesuffix("_val"): name for name in hints}
+        for key, value in given.items():
+            if snake(key) not in names:
+                yield f"{where}.{key}: no such field"
+            elif value is not None:
+                name = names[snake(key)]
+                yield from misfits(value, getattr(made, name), hints[name], f"{where}.{key}")
+    elif isinstance(given, list):
+        items = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), Any)
+        for k, (value, inner) in enumerate(zip(given, made, strict=True)):
+            yield from misfits(value, inner, items, f"{where}[{k}]")
+    elif not any(may_be(given, kind) for kind in kinds):
+        yield f"{where}: {given!r} is no {hint}"
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def may_be(given: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is typing.Literal:
+        return given in typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return given in [member.value for member in kind]
+    if kind in (int, float):
+        return isinstance(given, int if kind is int else int | float) and not isinstance(given, bool)
+    plain = typing.get_origin(kind) or kind
+    return plain is Any or not isinstance(plain, type) or isinstance(given, plain)
+
+
+def in_grafanas_types(board: dict[str, Any]) -> list[str]:
+    sdk = "grafana_foundation_sdk"
+    pytest.importorskip(sdk, reason="Grafana's Foundation SDK is not installed")
+    importlib.import_module(f"{sdk}.cog.plugins").register_default_plugins()
+    kind = importlib.import_module(f"{sdk}.models.dashboard").Dashboard
+    return list(misfits(board, kind.from_json(board)))
+
+
+def test_dashboards_are_of_the_types_that_grafana_generates_from_its_schema() -> None:
+    for file in (DEPLOY / "grafana").glob("*.json"):
+        board = json.loads(file.read_text(encoding="utf-8"))
+        assert in_grafanas_types(board) == [], file.name
+        board["panels"][0]["gridPoss"] = {}
+        board["panels"][0]["gridPos"]["w"] = "12"
+        board["panels"][0]["fieldConfig"]["defaults"]["unitt"] = "s"
+        assert [text.partition(":")[0] for text in sorted(in_grafanas_types(board))] == [
+            ".panels[0].fieldConfig.defaults.unitt",
+            ".panels[0].gridPos.w",
+            ".panels[0].gridPoss",
+        ]
 
 
 @needs_promtool

@@ -18,8 +18,8 @@ class Silence:
     """How long a process has given no sign of life."""
 
     def __init__(self, pid: int, now_s: float) -> None:
-        self._stat, self._alive_s = Path(f"/proc/{pid}/stat"), now_s
-        self._ticks = self._ticks_used()
+        self._pid, self._alive_s = pid, now_s
+        self._ticks = ticks_used(pid)
 
     def heard(self, now_s: float) -> None:
         """A message of the process has come."""
@@ -27,13 +27,15 @@ class Silence:
 
     def lasted_s(self, now_s: float) -> float:
         """Seconds since the last message, or since it last used the processor. 0 where that is not known."""
-        if now_s - self._alive_s > BEAT_S and (ticks := self._ticks_used()) != self._ticks:
+        if now_s - self._alive_s > BEAT_S and (ticks := ticks_used(self._pid)) != self._ticks:
             self._ticks, self._alive_s = ticks, now_s
         return now_s - self._alive_s if self._ticks >= 0 else 0.0
 
-    def _ticks_used(self) -> int:
-        try:
-            fields = self._stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            return -1
-        return int(fields[_USER]) + int(fields[_SYSTEM])
+
+def ticks_used(pid: int) -> int:
+    """The processor time that a process has used, in ticks of the kernel; -1 = not known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[_USER]) + int(fields[_SYSTEM])

@@ -93,7 +93,8 @@ class Worker:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_with_host() -> None:
+def die_with_host() -> None:
+    """End this process when its host ends, however that ends."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -101,7 +102,7 @@ def _die_with_host() -> None:
 def main(descriptor: int) -> None:
     """Run a worker on a connected socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to handle
-    _die_with_host()
+    die_with_host()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # threads of several workers would contend
     install()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 
 from trimtab import errors
 from trimtab.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
+_AUTH_MODE: Final = "RAY_AUTH_MODE"
 _lock = threading.Lock()
 _users = 0  # of the connection that this module made
 
@@ -63,6 +67,9 @@ def _begin(address: str | None, num_cpus: float | None, dashboard: bool, options
     given = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "trimtab", **options}
     if address is None:
         given = {"num_cpus": num_cpus, "include_dashboard": dashboard, **given}
+    else:
+        _use_token()
+    _log_raylet()
     try:
         ray.init(address="local" if address is None else address, **given)
     except Exception as error:  # Ray raises many kinds
@@ -70,7 +77,48 @@ def _begin(address: str | None, num_cpus: float | None, dashboard: bool, options
             f"Ray does not {'start' if address is None else 'answer'}: {error}",
             field="on",
             value=address or "ray",
+            expected="" if address is None else _expected(),
         ) from error
+
+
+def _use_token() -> None:
+    """Send the token of this machine, if it has one: Ray's own client does so only where it is told."""
+    with contextlib.suppress(ImportError, AttributeError):  # an older Ray, which asks for none
+        from ray._private.authentication import authentication_token_setup as setup
+
+        level = setup.logger.level
+        setup.logger.setLevel(logging.ERROR)  # what it warns of is for who starts a cluster
+        try:
+            setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        finally:
+            setup.logger.setLevel(level)
+
+
+def _expected() -> str:
+    """What a cluster that does not answer may want."""
+    if os.environ.get(_AUTH_MODE, "").lower() == "token":
+        return "a cluster at this address that has this token (RAY_AUTH_TOKEN, or ~/.ray/auth_token)"
+    return (
+        f"a cluster at this address; if it asks for a token, as those of `ray start` do: {_AUTH_MODE}=token,"
+        " and the token of its head (`ray get-auth-token` prints it) in RAY_AUTH_TOKEN or ~/.ray/auth_token"
+    )
+
+
+def _log_raylet() -> None:
+    """Have what Ray tells of its own processes logged: it would print paragraphs to standard output."""
+    worker = ray._private.worker
+    shown = getattr(worker, "print_to_stdstream", None)
+    if shown is None or getattr(shown, "by_trimtab", False):
+        return
+
+    def told(data: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        if data.get("pid") == "raylet" and _users:
+            logger.info("Ray: %s", "\n".join(data["lines"]))
+        else:
+            shown(data, *args, **kwargs)
+
+    told.by_trimtab = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = told
 
 
 def shipped_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from trimtab.clusters.ray.ray_stage_metrics import RayStageMetrics
 from trimtab.clusters.ray.ray_worker import RayWorker
 from trimtab.clusters.ray.shipping import by_value
 from trimtab.clusters.ray.worker_pools import Pools
+from trimtab.errors import UsageError
 from trimtab.live.stage_backend import (
     Argument,
     Attempt,
@@ -133,6 +134,18 @@ class Ray:
         copies = max((code.copies for code in self._stages.values()), default=1)
         return VALUES_FRAC * self._pools.store_bytes / copies
 
+    def host_address(self) -> str:
+        """Where workers reach this machine."""
+        self._connect()
+        own = connection.own_machine_id()
+        found = [machine.address for machine in connection.machines() if machine.id == own]
+        if not found or (self._address or "").startswith("ray://"):
+            raise UsageError(
+                "workers do not reach this program through Ray's client", field="state", value=self._address,
+                expected="stages without state, or a program on a machine of the cluster (ray://auto)",
+            )  # fmt: skip
+        return found[0]
+
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
         """Let pools grow and shrink."""
         assert self._pools is not None
@@ -220,7 +233,6 @@ class Ray:
             parts = await _fetched(self._values.bundle(int(number)))
             if parts is not None:
                 return bytes(parts[int(part)])
-            self._values.bundle(int(number)).lose()
         raise ValueLost(ref.digest)
 
     def release(self, refs: Sequence[Ref]) -> None:
@@ -239,12 +251,16 @@ class Ray:
 
     async def _copied(self, bundle: Bundle) -> None:
         assert self._pools is not None
-        made = self._pools.copied(bundle.object, bundle.machine)
+        original = bundle.object
+        made = self._pools.copied(original, bundle.machine)
         if made is None:
             return
-        found, machine = made
-        original = bundle.object
-        if await asyncio.to_thread(_is_made, found) and bundle.object is original:
+        done, found, machine = made
+        try:
+            await done
+        except RayError:  # one of the two machines is gone
+            return
+        if bundle.object is original:  # neither released nor lost meanwhile
             bundle.copy, bundle.copy_machine = found, machine
 
     def _on_cut(self, machine: str) -> None:
@@ -262,8 +278,8 @@ class Ray:
         """Find out which bundles are lost, after an attempt could not read one."""
         for number in numbers:
             bundle = self._values.bundle(number)
-            if bundle.object is not None and await _fetched(bundle) is None:
-                bundle.lose()
+            if bundle.object is not None:
+                await _fetched(bundle)
 
     async def _restore(self, numbers: Sequence[int]) -> None:
         """Make lost bundles again. Raises ValueLost."""
@@ -315,18 +331,21 @@ class Ray:
 
 
 async def _fetched(bundle: Bundle) -> Sequence[Any] | None:
-    """The parts of a bundle; None if it is lost."""
+    """The parts of a bundle; None if it is lost: then its copy, if there is one, has taken its place."""
 
     async def fetch(found: Any) -> Any:
         return await found
 
-    fetching = asyncio.ensure_future(fetch(bundle.object))
-    while bundle.object is not None:
+    given = bundle.object
+    fetching = asyncio.ensure_future(fetch(given))
+    while bundle.object is given:
         done, _ = await asyncio.wait({fetching}, timeout=POLL_S)
         if done:
             try:
                 parts: Sequence[Any] = fetching.result()
             except RayError:
+                if bundle.object is given:
+                    bundle.lose()
                 return None
             return parts
     fetching.cancel()

@@ -12,7 +12,7 @@ from ray import exceptions
 
 from trimtab.clusters.messages import read_outcome_fields
 from trimtab.clusters.ray.object_values import Message
-from trimtab.clusters.ray.pulse import Pulse
+from trimtab.clusters.ray.pulse import CUT_BEATS, Pulse
 from trimtab.clusters.worker_queue import WorkerQueue
 from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 
@@ -39,6 +39,7 @@ class RayWorker:
         self._cause = StageError(Cause.WORKER_LOST)
         self.pulse = Pulse(self._ask, lambda _: self._reach(True), self._unanswered)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ticks, self._still_beats = -1, 0
         self.is_alive = self.is_reachable = True
 
     async def ready(self) -> None:
@@ -85,6 +86,17 @@ class RayWorker:
         if self.is_alive and self.is_reachable is not is_reachable:
             self.is_reachable = is_reachable
             self._reached(self)
+
+    def note_ticks(self, ticks: int) -> None:
+        """Its process has used so much processor time. A silent one that uses none is out of reach.
+
+        Silence alone is no sign: a stage may hold the interpreter in C code. It uses the processor then.
+        """
+        is_still = self.pulse.missed > 0 and 0 <= ticks == self._ticks
+        self._ticks, self._still_beats = ticks, self._still_beats + 1 if is_still else 0
+        if self._still_beats >= CUT_BEATS and self.is_reachable:
+            self._reach(False)
+            self.abandon(StageError(Cause.WORKER_LOST, "", f"worker {self.pid} is out of reach"))
 
     def _interrupt(self, number: int, _: bool) -> None:
         self._actor.cancel.remote(number)

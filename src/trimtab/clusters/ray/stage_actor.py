@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import ray
 
 from trimtab.clusters.messages import NODE_VARIABLE, outcome_fields, read_attempt
 from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
+from trimtab.clusters.processes.silence import ticks_used
 from trimtab.live.stage_backend import Cause, Outcome, Ref, StageError, digest_of
 from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
 from trimtab.live.stage_logging import install
@@ -54,9 +56,9 @@ class StageWorker:
     def cancel(self, number: int) -> None:
         """End an attempt: if it runs, by an exception in its thread."""
         with self._lock:
-            self._cancelled.add(number)
-            if self._runs is not None and self._runs[0] == number:
+            if self._runs is not None and self._runs[0] == number and number not in self._cancelled:
                 _raise_in(self._runs[1], Cancelled)
+            self._cancelled.add(number)
 
     @ray.method(num_returns=2)
     def run(self, number: int, message: bytes, *bundles: Sequence[Any]) -> tuple[bytes, Any]:
@@ -95,7 +97,10 @@ class StageWorker:
         except Cancelled:  # came after the stage's own code
             pass
         finally:
-            self._ends()
+            try:
+                self._ends(number)
+            except Cancelled:  # came on the way there; there is no second one
+                self._runs = None
         return outcome
 
     def _begins(self, number: int) -> bool:
@@ -105,31 +110,35 @@ class StageWorker:
                 self._runs = number, threading.get_ident()
             return self._runs is not None
 
-    def _ends(self) -> None:
-        """From here on no exception comes into this thread."""
-        try:
-            with self._lock:
-                self._runs = None
-        except Cancelled:
+    def _ends(self, number: int) -> None:
+        """From here on no exception comes into this thread. One that is on its way is met here.
+
+        Taking it back (an exception of NULL) would leave CPython's request for it set, and with that set a
+        profiled function of Python 3.11 never gets beyond its first instruction.
+        """
+        with self._lock:
             self._runs = None
-        _raise_in(threading.get_ident(), None)
+        while number in self._cancelled:
+            _raise_in(threading.get_ident(), Cancelled)
+            time.sleep(0.0)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise in another thread; None takes back what it has not seen yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise in a thread, as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 class MachineWatch:
     """Knows which processes of its machine live, and keeps copies of values there."""
 
     @ray.method(concurrency_group=CONTROL)
-    def alive(self, pids: Sequence[int]) -> list[int]:
-        """Those of these processes that exist."""
-        return [pid for pid in pids if os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")]
+    def alive(self, pids: Sequence[int]) -> dict[int, int]:
+        """Those of these processes that exist, each with the processor time it has used; -1 = not known."""
+        ticks = {pid: ticks_used(pid) for pid in pids}
+        is_known = os.path.exists("/proc/self")
+        return {pid: used for pid, used in ticks.items() if used >= 0 or not is_known}
 
-    def copy(self, bundle: Sequence[Any]) -> tuple[Any, ...]:
-        """The same values, on this machine."""
-        return tuple(pickle.PickleBuffer(part) for part in bundle)
+    @ray.method(num_returns=2)
+    def copy(self, bundle: Sequence[Any]) -> tuple[bool, tuple[Any, ...]]:
+        """The same values, on this machine; before them what the host awaits."""
+        return True, tuple(pickle.PickleBuffer(part) for part in bundle)

@@ -162,9 +162,11 @@ class Pools:
             answer: Awaitable[Any] = watch.alive.remote([worker.pid for worker in asked])
             return answer
 
-        def told(pids: Sequence[int]) -> None:
+        def told(ticks: Mapping[int, int]) -> None:
             for worker in asked:
-                if worker.pid not in pids:
+                if worker.pid in ticks:
+                    worker.note_ticks(ticks[worker.pid])
+                else:
                     worker.die(None)
 
         def failed(error: Exception) -> None:
@@ -172,14 +174,15 @@ class Pools:
 
         self._watches[machine.name] = machine.id, watch, Pulse(ask, told, failed)
 
-    def copied(self, found: Any, machine: str) -> tuple[Any, str] | None:
-        """A copy of an object on another machine than this one, and which; None = there is no other."""
+    def copied(self, found: Any, machine: str) -> tuple[Any, Any, str] | None:
+        """What tells that a copy is made, the copy, and its machine; None = there is no other machine."""
         others = sorted(name for name in self._watches if name != machine and name not in self._cut)
         if not others:
             return None
         self._n_copied += 1
         chosen = others[self._n_copied % len(others)]
-        return self._watches[chosen][1].copy.remote(found), chosen
+        done, made = self._watches[chosen][1].copy.remote(found)
+        return done, made, chosen
 
     def _on_machine(self, machine: str) -> list[RayWorker]:
         return [
