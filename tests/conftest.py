@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from trimtab.errors import UsageError
+
+# No test leans on the time that an example takes.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 LOST_WORKERS = pytest.StashKey[int]()
 
