@@ -82,7 +82,8 @@ class JobPlaces:
     def left(self, gpus: NDArray[Any]) -> Floats:
         """Room beside jobs that hold these GPUs, [jobs, nodes]; [nodes, 2]."""
         with np.errstate(invalid="ignore"):
-            return self.room - gpus.T.astype(np.float64) @ self.asks
+            taken = [(gpus * self.asks[:, [k]]).sum(axis=0) for k in range(self.asks.shape[1])]
+            return self.room - np.stack(taken, axis=1)
 
     def most(self, gpus: Ints) -> Ints:
         """GPUs that each job could have of empty nodes with so many, [jobs]."""

@@ -86,7 +86,7 @@ def path_times(stages: StageRecords, runs: IntArray) -> PathTimes:
     enters = stages.waited_for[rows] < 0
     np.subtract.at(seconds[:, 0], stages.stage_idx[rows][enters], waited_s[enters])
     at_nodes_s = np.bincount(stages.node_idx[rows], waited_s, int(stages.node_idx.max(initial=0)) + 1)
-    laid_s = seconds[:, 1] + seconds[:, 2] + _node_shares(stages) @ at_nodes_s
+    laid_s = seconds[:, 1] + seconds[:, 2] + (_node_shares(stages) * at_nodes_s).sum(axis=1)
     return PathTimes(seconds, float(waited_s[enters].sum()), laid_s)
 
 

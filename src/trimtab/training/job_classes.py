@@ -25,7 +25,7 @@ def classes_of(jobs: Records, cluster: GpuCluster, *, strict: bool) -> dict[tupl
     if cluster.places is not None:
         allowed = cluster.places.allowed
     keys = [(int(p), flags.tobytes()) for p, flags in zip(priority, allowed, strict=True)]
-    gpus = allowed @ cluster.nodes["gpus"].astype(np.int64)
+    gpus = (allowed * cluster.nodes["gpus"].astype(np.int64)).sum(axis=1)
     order = sorted(range(len(jobs)), key=lambda row: (-keys[row][0], gpus[row], keys[row][1]))
     found: dict[tuple[int, bytes], list[int]] = {}
     for row in order:
