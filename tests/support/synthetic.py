@@ -38,7 +38,9 @@ class NamedScenario:
     """What reports ask a scenario for."""
 
     name: str = "synthetic-images"
-    workload: Any = field(default_factory=lambda: SimpleNamespace(trace=None))
+    workload: Any = field(default_factory=lambda: SimpleNamespace(trace=None, bursts=()))
+    faults: tuple[()] = ()
+    background: tuple[()] = ()
 
     def content(self) -> dict[str, object]:
         return {"name": self.name}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab.errors import UsageError
-from trimtab.metrics.run_records import FloatArray
+from trimtab.metrics.run_records import FloatArray, IntArray
 
 BATCHES, LEAST_IN_BATCH = 20, 25
 BLOCKS, LEAST_IN_BLOCK, RESAMPLES = 10, 500, 200  # of the bootstrap: at least 50 values are above p99
@@ -75,16 +75,24 @@ def p99_ci95(values: FloatArray) -> float | None:
     if count < BLOCKS * LEAST_IN_BLOCK:
         return None
     block = np.arange(count) * BLOCKS // count
-    highest = np.argpartition(values, count - count // 20)[
-        count - count // 20 :
-    ]  # p99 of a sample is of these
-    highest = highest[np.argsort(values[highest])[::-1]]
+    highest = np.argsort(values)[::-1]
+    block_of, size = block[highest], np.bincount(block)
     draw = np.random.default_rng(0)  # the same blocks for all policies
     times = draw.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), RESAMPLES)  # [resamples, blocks]
-    above = np.cumsum(times[:, block[highest]], axis=1)  # [resamples, highest]
-    wanted = 0.01 * (times * np.bincount(block)).sum(axis=1)
-    found = values[highest[np.argmax(above >= wanted[:, None], axis=1)]]
-    return student_t95(BLOCKS - 1) * float(found.std(ddof=1))
+    found = [values[highest[_first_above(time, block_of, 0.01 * float(time @ size))]] for time in times]
+    return student_t95(BLOCKS - 1) * float(np.std(found, ddof=1))
+
+
+def _first_above(times: IntArray, block_of: IntArray, wanted: float) -> int:
+    """How far down the sorted values `wanted` of them are found, where a block's count `times` of it.
+
+    All values of a busy block may be above those of the others: a resample without it is found far down.
+    """
+    for part in (block_of[: block_of.size // 20], block_of):
+        above = np.cumsum(times[part])
+        if above[-1] >= wanted:
+            break
+    return int(np.searchsorted(above, wanted))
 
 
 def student_t95(degrees: int) -> float:
