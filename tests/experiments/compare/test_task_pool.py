@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import trimtab as tt
 from trimtab.errors import PolicyError
-from trimtab.experiments.compare.pace import Expected, _grown, left_s
+from trimtab.experiments.compare.pace import Expected, _grown, expected_of, left_s
 from trimtab.experiments.compare.task_pool import _next_task
 from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, run_task
 from trimtab.experiments.compare.workfolder import Workfolder
@@ -135,7 +136,25 @@ def test_time_left_is_of_each_policys_own_runs_and_else_of_what_was_expected(res
     assert left_s(tasks, ended, {}, None, 1) == 3 * 4.0 + (7.0 + 4.0)
     # a takes its mean of 4, b 2 s more than was expected, as a did; c is like the mean of the ended
     assert left_s(tasks, ended, {1: 1.0}, expected, 2) == (3.0 + 12.0 + 4.0 + (7.0 + 4.0)) / 2
+    # one that takes 6 s so far is told before it ends: others of a take as long, b 4 s more than expected
+    assert left_s(tasks, [None] * 5, {0: 6.0}, expected, 1) == 6.0 + 14.0 + 6.0 + (1.0 + 6.0)
 
 
-def test_two_short_runs_tell_fixed_costs_from_those_of_an_item() -> None:
-    assert _grown(5.0 + 0.01 * 500, 5.0 + 0.01 * 1000, 500, 1000, 10_000) == pytest.approx(105.0)
+class Counts(tt.Policy):
+    ran: ClassVar[set[str]] = set()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def choose(self, cluster: object, request: object) -> int:
+        self.ran.add(self.name)
+        return 0
+
+
+def test_measuring_stops_in_time_and_counts_the_rest_as_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.experiments.compare.pace.MEASURED_S", 0.0)
+    settings = SERVING.read("tiny", load=None, policies=None, seeds=1)
+    found = expected_of(SERVING, settings, [Counts("one"), Counts("two")], 1000, 100, "interpreted")
+    assert found is not None
+    assert Counts.ran == {"one"}
+    assert found.run_s["two"] == found.run_s["one"] > 0.0

@@ -6,16 +6,17 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trimtab.errors import TrimtabError
-from trimtab.experiments.compare.kind import AnyKind, PolicySpec, Settings
+from trimtab.experiments.compare.kind import AnyKind, Inputs, PolicySpec, Settings
 from trimtab.experiments.compare.tasks import Task, TaskResult
 from trimtab.words import counted, duration_text
 
 LONG_S: Final = 30.0
 SHORT_COST_FRAC: Final = 0.01  # of the comparison's own work, in short runs
 MOST_SHORT_FRAC: Final = 0.1  # of the items of a run, in a short run
+MEASURED_S: Final = 5.0  # after which no further policy is measured
 LEAST_ITEMS: Final = 10  # of a short run; fewer tell nothing
 
 
@@ -61,62 +62,70 @@ class Expected:
     record_bytes: float
 
 
-def expected_of(
-    kind: AnyKind, settings: Settings, policies: Sequence[PolicySpec], n_items: int, n_runs: int, mode: str
-) -> Expected | None:
-    """Expected times, from a short run of each policy and one of half its items.
-
-    None for little work, where a short run has too few items to tell anything, and for work that cannot be
-    shortened.
-    """
+def short_items(kind: AnyKind, n_items: int, n_runs: int, policies: int) -> int | None:
+    """Items of a short run that tells how long all take; None for little work, where it tells nothing."""
     short = min(
-        max(int(n_items * SHORT_COST_FRAC * n_runs / len(policies)), LEAST_ITEMS),
+        max(int(n_items * SHORT_COST_FRAC * n_runs / policies), LEAST_ITEMS),
         int(n_items * MOST_SHORT_FRAC),
     )
     if short < LEAST_ITEMS or n_runs * n_items <= kind.sweep_up_to:  # less work than one large run
         return None
+    return short
+
+
+def expected_of(
+    kind: AnyKind, settings: Settings, policies: Sequence[PolicySpec], n_items: int, short: int, mode: str
+) -> Expected | None:
+    """Expected times, from a run of each policy on `short` items and one on half of them.
+
+    Once this took `MEASURED_S`, the policies that are left count as the mean of the others. None for work
+    that cannot be shortened.
+    """
+    begun_s = time.monotonic()
+    run_s, record_bytes = {}, 0.0
     try:
-        _timed(kind, settings, policies, short // 2, mode)  # loads what is compiled, and files
-        half = _timed(kind, settings, policies, short // 2, mode)
-        whole = _timed(kind, settings, policies, short, mode)
+        _built(kind, settings, short // 2)  # reads files
+        (half, half_s), (whole, whole_s) = (_built(kind, settings, items) for items in (short // 2, short))
+        sizes = len(half), len(whole), n_items
+        for policy in policies:
+            if run_s and time.monotonic() - begun_s > MEASURED_S:
+                break
+            _timed(kind, half, policy, mode)  # loads what is compiled
+            (of_half, half_run_s), (of_whole, whole_run_s) = (
+                _timed(kind, inputs, policy, mode) for inputs in (half, whole)
+            )
+            run_s[kind.canonical(policy)] = _grown(half_run_s, whole_run_s, *sizes)
+            if not record_bytes:
+                record_bytes = _grown(
+                    _table_bytes(kind, half, of_half), _table_bytes(kind, whole, of_whole), *sizes
+                )
     except TrimtabError:  # if it is not because the work is short, the comparison will say it
         return None
-    build_s = _grown(half.build_s, whole.build_s, half.items, whole.items, n_items)
-    run_s = {
-        name: _grown(half.run_s[name], once_s, half.items, whole.items, n_items)
-        for name, once_s in whole.run_s.items()
-    }
-    return Expected(
-        build_s, run_s, _grown(half.record_bytes, whole.record_bytes, half.items, whole.items, n_items)
-    )
+    mean_s = sum(run_s.values()) / len(run_s)
+    of_each = {name: run_s.get(name, mean_s) for name in map(kind.canonical, policies)}
+    return Expected(_grown(half_s, whole_s, *sizes), of_each, record_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Short:
-    items: int
-    build_s: float
-    run_s: Mapping[str, float]
-    record_bytes: int
-
-
-def _timed(
-    kind: AnyKind, settings: Settings, policies: Sequence[PolicySpec], items: int, mode: str
-) -> _Short:
-    """A run of each policy on fewer items, in seconds of this process: others may use the machine too."""
+def _built(kind: AnyKind, settings: Settings, items: int) -> tuple[Inputs, float]:
+    """Inputs of fewer items, and seconds of this process: others may use the machine too."""
     begun_s = time.process_time()
     shorter = kind.shortened(settings, items)
-    inputs = kind.build(shorter, shorter.seed_list()[0], None)
-    build_s, run_s, record_bytes = time.process_time() - begun_s, {}, 0
-    for policy in policies:
-        begun_s = time.process_time()
-        records = kind.run(inputs, policy, mode)
-        kind.measure(records)
-        run_s[kind.canonical(policy)] = time.process_time() - begun_s
-        if record_bytes == 0:
-            file = io.BytesIO()
-            kind.table(inputs, records).write_parquet(file, compression="zstd")
-            record_bytes = file.tell()
-    return _Short(len(inputs), build_s, run_s, record_bytes)
+    inputs: Inputs = kind.build(shorter, shorter.seed_list()[0], None)
+    return inputs, time.process_time() - begun_s
+
+
+def _timed(kind: AnyKind, inputs: Inputs, policy: PolicySpec, mode: str) -> tuple[Any, float]:
+    """The records of a run, and seconds of this process."""
+    begun_s = time.process_time()
+    records = kind.run(inputs, policy, mode)
+    kind.measure(records)
+    return records, time.process_time() - begun_s
+
+
+def _table_bytes(kind: AnyKind, inputs: Inputs, records: Any) -> int:
+    file = io.BytesIO()
+    kind.table(inputs, records).write_parquet(file, compression="zstd")
+    return file.tell()
 
 
 def _grown(at_half: float, at_whole: float, half: int, whole: int, n_items: int) -> float:
@@ -136,7 +145,7 @@ def left_s(
 
     A policy whose runs have ended takes their mean. Others take what is expected of them, and as much more as
     the ended ones took in the mean; without an expectation, the mean of all ended. So do inputs that are not
-    made yet.
+    made yet. A run that already takes longer than its policy's others counts as one of them.
 
     Args:
         running_s: task that runs → for how long it has.
@@ -145,7 +154,11 @@ def left_s(
     ended = [(task, result) for task, result in zip(tasks, results, strict=True) if result is not None]
     if not ended and expected is None:
         return None
-    run_s = _run_times(ended, {} if expected is None else expected.run_s)
+    took_s = [(task.name, result.run_s) for task, result in ended]
+    expected_s = {} if expected is None else expected.run_s
+    run_s = _run_times(took_s, expected_s)
+    late = [(tasks[i].name, so_far_s) for i, so_far_s in running_s.items() if so_far_s > run_s(tasks[i].name)]
+    run_s = _run_times([*took_s, *late], expected_s)
     left = [i for i, result in enumerate(results) if result is None]
     total_s = sum(max(run_s(tasks[i].name) - running_s.get(i, 0.0), 0.0) for i in left)
     begun = {task.inputs for task, _ in ended} | {tasks[i].inputs for i in running_s}
@@ -154,12 +167,12 @@ def left_s(
 
 
 def _run_times(
-    ended: Sequence[tuple[Task, TaskResult]], expected_s: Mapping[str, float]
+    took_s: Sequence[tuple[str, float]], expected_s: Mapping[str, float]
 ) -> Callable[[str], float]:
     """Policy → seconds of a run of it."""
     took: dict[str, list[float]] = {}
-    for task, result in ended:
-        took.setdefault(task.name, []).append(result.run_s)
+    for name, each_s in took_s:
+        took.setdefault(name, []).append(each_s)
     mean_s = {name: sum(each) / len(each) for name, each in took.items()}
     known = [name for name in mean_s if name in expected_s]
     more_s = sum(mean_s[name] - expected_s[name] for name in known) / max(len(known), 1)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trimtab.errors import UsageError
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import AnyKind, Inputs, Kind, Notice, PolicySpec, Settings
-from trimtab.experiments.compare.pace import Expected, PlannedRuns, expected_of
+from trimtab.experiments.compare.pace import Expected, PlannedRuns, expected_of, short_items
 from trimtab.experiments.compare.task_pool import HERE, Progress, TaskRuns, check_place
 from trimtab.experiments.compare.tasks import RunResult, Task, TaskResult, plan_tasks
 from trimtab.experiments.compare.workfolder import Workfolder
@@ -92,7 +92,7 @@ def run_comparison(
         runs = TaskRuns([replace(task, mode=mode) for task in tasks], folder)
         expected = None
         if planned is not None:
-            expected = expected_of(kind, work.settings, work.specs, work.n_items, work.n_runs, mode)
+            expected = _expected(work, runs, mode, notice)
             planned(_plan(work, runs, expected, jobs or cores()))
 
         def summary(of: _Work, chosen: Sequence[TaskResult]) -> Comparison:
@@ -165,6 +165,18 @@ def _tasks(work: _Work) -> Sequence[Task]:
     keys = _keys(work)
     swept = [key for key, spec in keys.items() if work.kind.canonical(spec) in work.swept]
     return plan_tasks(work.kind, work.settings, keys, swept, work.seeds, work.loads)
+
+
+def _expected(work: _Work, runs: TaskRuns, mode: str, notice: Notice | None) -> Expected | None:
+    """Expected times of what is left to run; None where there is nothing to measure."""
+    left = runs.left_policies
+    specs = [spec for spec in work.specs if work.kind.canonical(spec) in left]
+    short = short_items(work.kind, work.n_items, len(left), len(specs)) if specs else None
+    if short is None:
+        return None
+    if notice is not None:
+        notice(f"{_plan(work, runs, None, 1)}: measuring on short runs how long this takes")
+    return expected_of(work.kind, work.settings, specs, work.n_items, short, mode)
 
 
 def _plan(work: _Work, runs: TaskRuns, expected: Expected | None, at_once: int) -> PlannedRuns:

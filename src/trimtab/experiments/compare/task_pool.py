@@ -61,6 +61,12 @@ class TaskRuns:
         """The results that there are, in the order of the tasks."""
         return [result for result in self._results if result is not None]
 
+    @property
+    def left_policies(self) -> list[str]:
+        """The policy of each task without a result."""
+        pairs = zip(self._tasks, self._results, strict=True)
+        return [task.name for task, result in pairs if result is None]
+
     def left_s(self, running_s: Mapping[int, float], expected: Expected | None, at_once: int) -> float | None:
         """Seconds until all have ended; see `pace.left_s`."""
         return left_s(self._tasks, self._results, running_s, expected, at_once)

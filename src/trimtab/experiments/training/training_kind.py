@@ -184,7 +184,11 @@ class Training:
         items: int,
         notice: Notice | None,
     ) -> str:
-        """Compile what allocators plan with."""
+        """Compile what allocators plan with, for allocators whose needs are met."""
+        inputs = build_training(settings, settings.seed_list()[0])
+        for policy in policies:
+            allocator = find_allocator(policy)
+            _refuse_unmet(allocator, inputs.under_rules_of(allocator.name))
         compile_planning(notice)
         return mode
 
@@ -197,7 +201,7 @@ class Training:
         allocator = find_allocator(policy)
         inputs = inputs.under_rules_of(allocator.name)
         rules = inputs.scenario.rules
-        refuse_unmet(allocator, inputs.model.provides, "these profiles", "profiles that have it")
+        _refuse_unmet(allocator, inputs)
         node_events, failing_nodes = node_faults(inputs.scenario, inputs.seed, inputs.stretch)
         records = run_allocator(
             policy,
@@ -300,6 +304,10 @@ class Training:
         if any(r.metrics["rejected_frac"].mean > 0 for r in results):
             notes.append("policies that reject jobs have completion times of the others only")
         return notes
+
+
+def _refuse_unmet(allocator: Allocator, inputs: TrainingInputs) -> None:
+    refuse_unmet(allocator, inputs.model.provides, "these profiles", "profiles that have it")
 
 
 def _refuse_unknown_rules(scenario: TrainingScenario) -> None:
