@@ -1,9 +1,10 @@
 """Numbers in sentences, for messages of every room: a leaf that imports nothing."""
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: float, one: str, many: str | None = None) -> str:
     """A number of things, such as "1 node" and "3 nodes"."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    number = f"{count:,.0f}" if count == round(count) else f"{count:g}"
+    return f"{number} {one if count == 1 else many or f'{one}s'}"
 
 
 def duration_text(seconds: float) -> str:

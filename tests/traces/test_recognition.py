@@ -87,7 +87,7 @@ EPOCH_S = 1_763_028_000.0
             "20 requests arrive in 1.9e-08 s, with times read as nanosec",
         ),
         ("s", [4e3 * k for k in range(20)], {}, "3,800 s pass from one request to the next"),
-        ("s", [0.0, 500.0, 100.0], {}, "1 rows arrive before the row above them, by up to 400 s"),
+        ("s", [0.0, 500.0, 100.0], {}, "arrivals before the row above them: 1 row, by up to 400 s"),
         ("s", [0.0, 1.0], {"recorded_s": [900.0, 901.0]}, "took 900.5 s or more: if these are milliseconds"),
         ("s", [0.0, 1e-4], {"recorded_s": [9.0, 9.0]}, "180,000 requests were served at once"),
         ("s", [0.0, 1.0], {"recorded_s": [0.01, 0.01], "output_tokens": [90, 90]}, "9,000 tokens a second"),

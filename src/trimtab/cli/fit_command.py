@@ -12,6 +12,7 @@ from trimtab.cli.option_groups import grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where, write_yaml
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -113,7 +114,6 @@ def _table(fitted: FittedCluster) -> Table:
 def _notes(fitted: FittedCluster) -> list[str]:
     found = [f"{each.class_name} on {each.node_type}: {hint}" for each in fitted.fits for hint in each.hints]
     for (name, kind), rows in fitted.too_few.items():
-        found.append(
-            f"{name} on {kind}: {rows:,} rows are too few, or all of one size; scaled by speed instead"
-        )
+        few = f"{counted(rows, 'row')}, which is too little, or all of one size"
+        found.append(f"{name} on {kind}: {few}; scaled by speed instead")
     return found

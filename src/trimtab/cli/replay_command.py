@@ -139,7 +139,7 @@ def _percent(of: Completions) -> tuple[str, ...]:
 def _notes(done: Replay) -> list[str]:
     notes = [f"{counted(done.requests, 'request')} that were served live"]
     if done.rows_dropped:
-        notes.append(f"{done.rows_dropped:,} requests are missing: the recorder could not write them")
+        notes.append(f"the recorder could not write {counted(done.rows_dropped, 'request')}")
     if done.is_hidden and len(done.policies) > 1:
         first = done.policies[0].policy
         other = f", or {first} is not {done.live_policy}, under which it was recorded"

@@ -10,6 +10,7 @@ from trimtab.cli import completion
 from trimtab.cli.help_texts import examples
 from trimtab.cli.output import print_json, show
 from trimtab.cli.shared_options import Json
+from trimtab.words import counted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,12 +67,13 @@ def check_scenario(
     built = kind.build(settings, seeds[0], None)
     amounts, offered_load = kind.amounts(built), built.offered_load
     if json:
-        named = {name.lower(): n for name, n in amounts.items()}
+        by_name = {name.lower(): n for name, n in amounts.items()}
         head = {"scenario": settings.name, "hash": settings.hash()}
-        print_json({**head, **named, "offered_load": offered_load, "seeds": seeds})
+        print_json({**head, **by_name, "offered_load": offered_load, "seeds": seeds})
     else:
-        counted = ", ".join(f"{n:,} {name}" for name, n in amounts.items())
-        print(f"{settings.name} is fine: {counted}, offered load {offered_load:.3g}, {len(seeds)} seeds")
+        named = ", ".join(counted(n, name.removesuffix("s")) for name, n in amounts.items())
+        load = f"offered load {offered_load:.3g}"
+        print(f"{settings.name} is fine: {named}, {load}, {counted(len(seeds), 'seed')}")
 
 
 @app.command("schema", epilog=examples("trimtab scenario schema > trimtab.schema.json"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from trimtab.errors import UsageError
+from trimtab.words import counted
 
 BYTES_PER_ITEM = 600  # of a run: state, records, metrics
 BYTES_PER_RUN = 8_000  # kept of each run by the comparison
@@ -78,7 +79,14 @@ def _text(path: Path) -> str:
 def check_memory(n_runs: int, n_items: int, jobs: int, items: str) -> None:
     """Refuse, before any work, a comparison that does not fit into memory. Raises UsageError."""
     needed = n_runs * BYTES_PER_RUN + min(jobs, n_runs) * n_items * BYTES_PER_ITEM
-    _check(f"{n_runs:,} runs of {n_items:,} {items}", items, needed, memory_bytes(), "this machine", "memory")
+    _check(
+        f"{counted(n_runs, 'run')} of {n_items:,} {items}",
+        items,
+        needed,
+        memory_bytes(),
+        "this machine",
+        "memory",
+    )
 
 
 def check_disk(out: Path, n_runs: int, n_items: int, items: str) -> None:
@@ -86,7 +94,7 @@ def check_disk(out: Path, n_runs: int, n_items: int, items: str) -> None:
     total, _, present = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists()))
     if total == 0:  # no disk, such as /proc: a write there fails
         return
-    work = f"{n_runs:,} runs of {n_items:,} {items}"
+    work = f"{counted(n_runs, 'run')} of {n_items:,} {items}"
     _check(work, items, n_runs * n_items * BYTES_PER_RECORD, present, str(out), "free disk")
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from trimtab.gateway.config import TenantLimits
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.model import Attempt, Cause, Refusal, Usage
+from trimtab.words import counted
 
 BUSY_RETRY_S = 1.0  # Retry-After at the concurrency limit: the next end is unknown
 
@@ -200,15 +201,15 @@ class Limits:
         The caller calls `release` once at the end of an admitted request.
         """
         if self.concurrency is not None and self.in_flight >= self.concurrency:
-            limit = f"{self._given.concurrency} requests at a time"
+            limit = f"{counted(self._given.concurrency or 0, 'request')} at a time"
             return _refusal("concurrency_limit", limit, BUSY_RETRY_S)
         requests, budget = self._requests, self._tokens
         if requests is not None and (wait_s := requests.ask(now_s, 1.0)):
-            return _refusal("requests_limit", f"{requests.per_minute:g} requests per minute", wait_s)
+            return _refusal("requests_limit", f"{counted(requests.per_minute, 'request')} per minute", wait_s)
         if budget is not None and (wait_s := budget.ask(now_s, tokens)):
             if requests is not None:
                 requests.take(-1.0)
-            return _refusal("tokens_limit", f"{budget.per_minute:g} tokens per minute", wait_s)
+            return _refusal("tokens_limit", f"{counted(budget.per_minute, 'token')} per minute", wait_s)
         self.in_flight += 1
         return None
 

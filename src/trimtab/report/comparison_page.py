@@ -27,6 +27,7 @@ from trimtab.report.fragments import (
 from trimtab.report.number_formats import capital, load_text, title_of
 from trimtab.report.page import Page, html_of, origin
 from trimtab.version import versions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -54,9 +55,10 @@ def _comparison_page(comparison: Comparison, made_at: datetime) -> Page:
             glossary(comparison.kind.metrics),
         )
     )
+    policies = counted(len(comparison.results), "policy", "policies")
     return Page(
         title=comparison.scenario.name,
-        lead=f"{len(comparison.results)} policies on the same {comparison.kind.items}, seed by seed.",
+        lead=f"{policies} on the same {comparison.kind.items}, seed by seed.",
         facts=_comparison_facts(comparison, made_at),
         body=body,
         figures=_comparison_figures(comparison, curves),

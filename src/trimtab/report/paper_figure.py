@@ -19,6 +19,7 @@ from trimtab.report.interval_band import interval_band
 from trimtab.report.number_formats import style_of, title_of, with_unit
 from trimtab.report.palette import inks
 from trimtab.report.whole_files import write_bytes
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,7 +152,10 @@ def _bars(comparison: Comparison, metric: Metric) -> PaperFigure:
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(with_unit(title_of(metric), style.unit))
-    return PaperFigure(figure, f"{title_of(metric)} of {len(ranked)} policies on {comparison.scenario.name}")
+    return PaperFigure(
+        figure,
+        f"{title_of(metric)} of {counted(len(ranked), 'policy', 'policies')} on {comparison.scenario.name}",
+    )
 
 
 def _lines(comparison: Comparison, metric: Metric) -> PaperFigure:

@@ -13,6 +13,7 @@ from typing import Final
 import polars as pl
 
 from trimtab.traces.formats import TimeUnit
+from trimtab.words import counted
 
 _EPOCHS: Final[tuple[tuple[float, TimeUnit], ...]] = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (9e8, "s"))
 """Least number that a time since 1970 is in a unit, the largest first; none is 1e10 s, in the year 2286."""
@@ -96,7 +97,7 @@ def _about_order(table: pl.DataFrame, times: RecordedTimes) -> Iterator[str]:
     usual_s = 60.0 + (0.0 if longest is None else float(str(longest)))
     if times.most_back_s > usual_s:
         yield (
-            f"{times.rows_back:,} rows arrive before the row above them, by up to "
+            f"arrivals before the row above them: {counted(times.rows_back, 'row')}, by up to "
             f"{times.most_back_s:,.6g} s, and were sorted: several logs in one file, or clocks that were set?"
         )
 

@@ -7,6 +7,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from trimtab.errors import TraceError
+from trimtab.words import counted
 
 
 class TraceOptions(BaseModel):
@@ -78,6 +79,6 @@ def _nothing_left(table: pl.DataFrame, options: TraceOptions) -> TraceError:
         "no request is left after slicing and sampling",
         field="start_s, stop_s, sample_frac",
         value=(options.start_s, options.stop_s, options.sample_frac),
-        expected=f"a slice of the {table.height} requests between {table['arrival_s'][0]:g} s "
+        expected=f"a slice of the {counted(table.height, 'request')} between {table['arrival_s'][0]:g} s "
         f"and {table['arrival_s'][-1]:g} s",
     )

@@ -23,6 +23,7 @@ from trimtab.errors import TraceError
 from trimtab.traces.source import TraceSource, read_blocks
 from trimtab.traces.text_log import TextLog, lines_of
 from trimtab.traces.values import parsed_ticks, seconds
+from trimtab.words import counted
 
 NAME: Final = "slurm"
 NO_GPU: Final = "that ask for no GPU"
@@ -263,7 +264,7 @@ def _held(source: TraceSource, row: dict[str, object]) -> str:
             "GPUs that are not the same number on each node",
             file=str(source.path),
             field=f"line {row['line']}, job {row['job_id']}",
-            value=f"{gpus} on {len(names)} nodes",
+            value=f"{gpus} on {counted(len(names), 'node')}",
             expected="a multiple: Slurm does not tell which node has how many; leave such jobs out",
         )
     return ";".join(f"{name}:{gpus // len(names)}" for name in names)

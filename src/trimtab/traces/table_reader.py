@@ -31,6 +31,7 @@ from trimtab.traces.values import (
     seconds,
     unit_of,
 )
+from trimtab.words import counted
 
 _ROW: Final = "_row_idx"  # position in the file, carried along for messages
 _BAD: Final = "_is_bad"
@@ -270,8 +271,8 @@ class TableReader:
         return TraceError(problem, file=str(self.source.path), field=place, value=value, expected=expected)
 
     def _no_requests(self) -> TraceError:
-        counted = {**self.dropped, **{repair.reason: repair.rows for repair in self.repairs.all()}}
-        reasons = ", ".join(f"{rows:,} rows: {reason}" for reason, rows in counted.items())
+        dropped = {**self.dropped, **{repair.reason: repair.rows for repair in self.repairs.all()}}
+        reasons = ", ".join(f"{counted(rows, 'row')}: {reason}" for reason, rows in dropped.items())
         left_out = f"; left out {reasons}" if reasons else ""
         return TraceError(
             f"no requests in the trace, read as {self.layout.name}{left_out}",

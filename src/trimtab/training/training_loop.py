@@ -27,6 +27,7 @@ from trimtab.training.node_outages import FailingNode, NodeEvent, NodeEvents
 from trimtab.training.progress import Running, Truth
 from trimtab.training.restart_costs import Change, Interval, RestartCost
 from trimtab.training.shared_gpus import charged_s
+from trimtab.words import counted
 
 _NO_FLOATS = np.zeros(0)
 _STANDSTILL = 1000  # visits without an end, after which the run is looked at
@@ -151,7 +152,7 @@ class _Run:
         if np.isinf(self.setup.truth.time_to_finish_s(self.running)).all():
             job, gpus = self.running.job_idx[0], self.running.n_gpus[0]
             name = self.allocator.label
-            held = f"{gpus} GPUs ({self.setup.type_names[self.running.type_idx[0]]})"
+            held = f"{counted(gpus, 'GPU')} ({self.setup.type_names[self.running.type_idx[0]]})"
             raise PolicyError(
                 f"allocator {name!r} at {self.now_s:g} s: no job makes progress; "
                 f"job {self.workload.job_ids[job]!r} holds {held}, with which it has no speed"

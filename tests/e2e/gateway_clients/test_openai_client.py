@@ -198,7 +198,7 @@ def test_errors_are_of_the_right_class(gateway: Served, client: openai.OpenAI) -
         client.post("/chat/completions", cast_to=object, content=b"{")
     limited = client.with_options(api_key=LIMITED)
     assert limited.chat.completions.create(**asked).choices
-    with pytest.raises(openai.RateLimitError, match="1 requests per minute") as too_many:
+    with pytest.raises(openai.RateLimitError, match="1 request per minute") as too_many:
         limited.chat.completions.create(**asked)
     assert 0 < int(too_many.value.response.headers["retry-after"]) <= 60
     with pytest.raises(openai.InternalServerError) as busy:

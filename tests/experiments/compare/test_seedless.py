@@ -47,7 +47,9 @@ def test_one_run_with_batch_means(trace: Path) -> None:
     assert metrics["utilisation_var"].ci95 is None
     assert any(note.startswith("a recorded trace without randomness") for note in compared.notes())
     assert "for p99 by a block bootstrap" in interval_text(compared)
-    assert [r["intervals"] for r in compared.to_dict()["results"]] == ["batch means"] * 2
+    kinds = [r["intervals"] for r in compared.to_dict()["results"]]
+    means = ("completion_mean_s", "queueing_mean_s", "slowdown_mean")
+    assert kinds == [dict.fromkeys(means, "batch means")] * 2  # too few requests for p99
 
 
 def test_a_policy_that_draws_keeps_its_seeds(trace: Path) -> None:

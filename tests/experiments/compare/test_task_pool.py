@@ -5,18 +5,22 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 
 import trimtab as tt
+from support.shared_clusters import small_shared
 from trimtab.errors import PolicyError
-from trimtab.experiments.compare.pace import Expected, _grown, expected_of, left_s
+from trimtab.experiments.compare.pace import Expected, expected_of, left_s
 from trimtab.experiments.compare.task_pool import _next_task
 from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, run_task
 from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.serving.serving_kind import SERVING
+from trimtab.experiments.shared.shared_kind import SHARED_KIND
+from trimtab.experiments.training.training_kind import TRAINING_KIND
 
 TASK = Task(
     SERVING,
@@ -84,6 +88,22 @@ def test_different_policies_have_different_folders() -> None:
     names = ["my/p.py:X", "my_p.py:X", "my_p.py_X", "random"]
     assert len({file_name(name) for name in names}) == len(names)
     assert file_name("least-expected-wait+edf") == "least-expected-wait+edf"
+
+
+def test_results_of_each_kind_are_found_again(tmp_path: Path) -> None:
+    """The loader knows the classes of results: what a kind puts into its remarks must be of them."""
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(small_shared()))
+    for kind, source, policy in (
+        (SHARED_KIND, tmp_path / "shared.yaml", "static(nodes=3)"),
+        (TRAINING_KIND, "elastic-training", "fifo"),
+        (SERVING, "multimodal", "round-robin"),
+    ):
+        settings: Any = kind.read(source, load=None, policies=None, seeds=1)
+        short = kind.shortened(settings, 20)
+        task = Task(kind, short, 0, None, policy, policy, with_curves=True, key=policy)
+        folder = Workfolder(tmp_path, [task])
+        folder.save(task, run_task(folder.tasks[0]))
+        assert folder.load(folder.tasks[0]) is not None, policy
 
 
 class Fails(tt.Policy):

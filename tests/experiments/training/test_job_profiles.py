@@ -198,7 +198,7 @@ def test_jobs_without_a_profile_may_run_as_recorded(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="unprofiled: recorded"):
         profiled_jobs(read_jobs(trace), profiles, RulesSection(), {"any": 8})
     made = profiled_jobs(read_jobs(trace), profiles, RulesSection(unprofiled="recorded"), {"any": 8})
-    assert made.notes == ("1 jobs without a profile keep their GPUs and run as recorded",)
+    assert made.notes == ("without a profile: 1 job, with the GPUs and the duration that are recorded",)
     assert made.workload.scales.tolist() == [False, True, True]
     assert made.workload.work.tolist() == [50, 20, 30]
     least_s, _ = made.model.least(made.workload)

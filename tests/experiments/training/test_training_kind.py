@@ -291,7 +291,7 @@ def test_jobs_wider_than_the_cluster_are_refused_or_left_out(tmp_path: Path) -> 
     jobs = scenario.jobs.model_copy(update={"too_wide": "leave-out"})
     inputs = build_training(scenario.model_copy(update={"jobs": jobs}), 0)
     assert inputs.workload.job_ids == ("b",)
-    assert "1 jobs that ask for more than the 8 GPUs are left out, such as a" in inputs.notes
+    assert "left out: 1 job wider than the 8 GPUs, such as a" in inputs.notes
 
 
 def test_jobs_with_nothing_to_do_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_jobs_with_nothing_to_do_are_refused_or_left_out(tmp_path: Path) -> None
     jobs = scenario.jobs.model_copy(update={"zero": "leave-out"})
     inputs = build_training(scenario.model_copy(update={"jobs": jobs}), 0)
     assert inputs.workload.job_ids == ("a",)
-    assert "2 jobs that have nothing to do are left out" in inputs.notes
+    assert "left out: 2 jobs that have nothing to do" in inputs.notes
 
 
 def test_trimtab_compare_takes_training_scenarios_too() -> None:

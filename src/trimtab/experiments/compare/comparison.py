@@ -31,7 +31,7 @@ class PolicyResult:
     distance_frac: Estimate  # over the lower bound
     served_frac: float  # mean over the seeds, of the items that could be served
     runs: tuple[RunResult, ...] = field(repr=False)  # one per seed
-    is_seedless: bool = False  # no seed changes its runs: intervals are batch means of one
+    is_seedless: bool = False  # no seed changes its runs: intervals are of one run
 
     @property
     def is_ranked(self) -> bool:
@@ -225,11 +225,21 @@ def _result_dict(result: PolicyResult) -> dict[str, Any]:
         "distance_to_bound_frac": _estimate(result.distance_frac),
         "served_frac": _number(result.served_frac),
         "is_ranked": result.is_ranked,
-        "intervals": "batch means" if result.is_seedless else "seeds",
+        "intervals": _interval_kinds(result),
         "per_seed": [
             {"seed": r.seed, "metrics": {k: _number(v) for k, v in r.metrics.items()}} for r in result.runs
         ],
     }
+
+
+def _interval_kinds(result: PolicyResult) -> dict[str, str]:
+    """Metric → what its interval is over, for those that have one."""
+    kinds = {}
+    for name, value in result.metrics.items():
+        if value.ci95 is not None:
+            of_run = "block bootstrap" if "_p99" in name else "batch means"
+            kinds[name] = of_run if result.is_seedless else "seeds"
+    return kinds
 
 
 def _estimates(metrics: Mapping[str, Estimate]) -> dict[str, Any]:

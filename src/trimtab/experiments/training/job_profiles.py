@@ -50,6 +50,7 @@ from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
 from trimtab.training.replay_workloads import table_replay_workload
 from trimtab.training.stepped_truth import StepRates
 from trimtab.training.workloads import WorkloadOptions, fixed_workload, table_workload, with_unprofiled
+from trimtab.words import counted
 
 ProfileKind = Literal["table", "replay", "steps"]
 
@@ -96,7 +97,7 @@ def profiled_jobs(
 
     Raises TraceError for what is missing.
     """
-    notes = [f"{rows:,} jobs {reason} are left out" for reason, rows in jobs.left_out.items()]
+    notes = [f"left out: {counted(rows, 'job')} {reason}" for reason, rows in jobs.left_out.items()]
     if profiles is None:
         workload, table = fixed_workload(jobs)
         notes.append(
@@ -137,7 +138,8 @@ def _tabled(jobs: JobTable, profiles: Path, rules: RulesSection, types: Mapping[
     options = WorkloadOptions(rules.work_from, rules.limits, "T4" if "T4" in profiles.name else "A100")
     if rules.unprofiled == "recorded":
         workload, table, count = with_unprofiled(jobs, table, models, options)
-        notes = (f"{count:,} jobs without a profile keep their GPUs and run as recorded",) if count else ()
+        recorded = "with the GPUs and the duration that are recorded"
+        notes = (f"without a profile: {counted(count, 'job')}, {recorded}",) if count else ()
     else:
         workload, notes = table_workload(jobs, table, models, options), ()
     return ProfiledJobs(workload, _of_table(table, rules, len(types)), (*notes, *_equal_types(types)))

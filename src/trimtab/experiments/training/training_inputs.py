@@ -30,6 +30,7 @@ from trimtab.experiments.training.training_scenario import (
 from trimtab.traces.read_jobs import JobTable, Zero, asks_of, read_jobs
 from trimtab.traces.scaling_profiles import scaling_table
 from trimtab.training.job_models import JobModel, TableJobs
+from trimtab.words import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,13 +165,14 @@ def _fitting(
     job_id, wanted = table.jobs["job_id"][first], int(asked[first])
     if too_wide == "leave-out" and len(wide) < len(table.jobs):
         what = f"the {gpus:,} GPUs" if places is None else "their nodes have"
-        note = f"{len(wide):,} jobs that ask for more than {what} are left out, such as {job_id}"
+        note = f"left out: {counted(len(wide), 'job')} wider than {what}, such as {job_id}"
         return replace(table, jobs=table.jobs.filter(pl.Series(~is_wide))), (note,)
-    others = f", as are {len(wide) - 1:,} other jobs" if len(wide) > 1 else ""
+    more = counted(len(wide) - 1, "other job")
+    others = f", as {'is' if len(wide) == 2 else 'are'} {more}" if len(wide) > 1 else ""
     why, expected = "is wider than the cluster", f"at most {gpus}, the GPUs of the cluster"
     if wanted <= gpus:
         why = f"can never run: {misfit(asks[first], wanted, int(most[first]))}"
-        others = f"; {len(wide) - 1:,} other jobs can't either" if len(wide) > 1 else ""
+        others = f"; {more} can't either" if len(wide) > 1 else ""
         expected = f"at most {most[first]}"
     raise TraceError(
         f"job {job_id} {why}{others}",

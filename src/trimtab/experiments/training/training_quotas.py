@@ -10,6 +10,7 @@ import numpy as np
 from trimtab.domain.training_jobs import Floats, Workload
 from trimtab.errors import ScenarioError
 from trimtab.validation.names import nearest
+from trimtab.words import counted
 
 
 def quota_gpus_of(quotas: Mapping[str, int], workload: Workload, file: str) -> Floats:
@@ -30,7 +31,7 @@ def limited(workload: Workload, quota_gpus: Floats, file: str) -> Workload:
     most = quota_gpus[workload.tenant_idx]
     for i in np.flatnonzero(workload.gpus_requested > most)[:1]:
         raise ScenarioError(
-            f"job {workload.job_ids[i]} asks for {workload.gpus_requested[i]} GPUs",
+            f"job {workload.job_ids[i]} asks for {counted(int(workload.gpus_requested[i]), 'GPU')}",
             file=file,
             field=f"quotas.{workload.tenant_names[workload.tenant_idx[i]]}",
             value=int(most[i]),

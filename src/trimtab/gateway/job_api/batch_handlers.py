@@ -24,6 +24,7 @@ from trimtab.gateway.job_api.job_handlers import JobRequest, RefusedError, guard
 from trimtab.gateway.model import Kind, Refusal
 from trimtab.jobs import ACTIVE, Job, JobFiles, JobQueue, JobSpec, JobState, JobStore
 from trimtab.jobs.store.schema import batches
+from trimtab.words import counted
 
 _WINDOW = "24h"
 _PIECE_BYTES = 1 << 20
@@ -152,7 +153,9 @@ class BatchApi:
         total = await asyncio.to_thread(_count_lines, path)
         if not 0 < total <= self._settings.max_lines:
             expected = f"expected 1 to {self._settings.max_lines} lines"
-            raise RefusedError(400, "invalid_file", f"input_file_id: it has {total} lines; {expected}.")
+            raise RefusedError(
+                400, "invalid_file", f"input_file_id: it has {counted(total, 'line')}; {expected}."
+            )
         spec = JobSpec(
             tenant=request.tenant,
             queue=BATCH_KIND,
