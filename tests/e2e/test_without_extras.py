@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-import sys
+import sysconfig
 import tomllib
+import venv
 from collections.abc import Iterator
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import distribution
 from pathlib import Path
 
 import typer
 import yaml
 from packaging.requirements import Requirement
 
+import trimtab
 from support.e2e_files import write_cluster, write_trace
+from trimtab.chains.chain_files import load_chain
 from trimtab.cli.app import app
+from trimtab.training.runner.job_list import job_list_of
 
-# Runs command lines in one process in which the given modules can't be imported.
-BARE = """
+# Runs command lines in one process.
+RUN = """
 import contextlib, io, json, sys
 
-arguments = json.load(sys.stdin)
-gone = set(arguments["gone"])
-
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-    def find_spec(self, name, path=None, target=None):
-        return None if name.split(".")[0] in gone else self.finder.find_spec(name, path, target)
-
-sys.meta_path = [Without(finder) for finder in sys.meta_path]
 from trimtab.cli.app import main
 
 ends = []
-for command in arguments["commands"]:
+for command in json.load(sys.stdin):
     sys.argv = ["trimtab", *command]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -51,14 +42,17 @@ for command in arguments["commands"]:
 json.dump(ends, sys.stdout)
 """
 CHAIN = """
-from trimtab.chains import Chain, Stage
+from trimtab.chains import chain, stage
 
-def double(x):
+@stage
+def double(x: int) -> int:
     return 2 * x
 
-CHAIN = Chain("c", [Stage("double", double)])
+@chain
+def doubled(x: int) -> int:
+    return double(x)
 """
-JOB = "jobs: [{id: a, program: job.py, samples: 10}]\n"
+JOBS = "nodes: {here: 1}\njobs: [{id: a, command: python job.py, samples: 10}]\n"
 OUTCOMES = {  # command line → extra that it needs; "" = none
     "compare tiny -p random -n 1 --no-sweep -j 1 --out out": "",
     "rerun out": "",
@@ -88,7 +82,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "serve": "serve",
     "serve --example": "serve",
     "compare tiny --on ray -n 2": "ray",
-    "chain run chain.py --input in.jsonl": "chains",
+    "chain run chain.py:doubled --input in.jsonl": "chains",
     "chain list": "chains",
     "chain show r1": "chains",
     "chain report r1": "chains",
@@ -107,23 +101,25 @@ def paths(command: object, path: str = "") -> Iterator[str]:
         yield from [path] if inner is None else paths(inner, f"{path} {name}".strip())
 
 
-def outside_of_base() -> set[str]:
-    """Modules of all installed packages that the base dependencies do not bring."""
+def bare_environment(folder: Path) -> Path:
+    """The Python of a virtual environment that has the base dependencies only, linked from this one."""
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     base, left = set(), ["trimtab"]
     while left:
         name = left.pop()
         if name in base:
             continue
         base.add(name)
-        for line in distribution(name).requires or ():
+        of = distribution(name)
+        for top in {file.parts[0] for file in of.files or ()} - {"..", "__pycache__", "trimtab"}:
+            if not top.endswith(".pth") and not (site / top).exists():
+                (site / top).symlink_to(str(of.locate_file(top)))
+        for line in of.requires or ():
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 left.append(re.sub(r"[-_.]+", "-", needed.name).lower())
-    return {
-        module
-        for module, packages in packages_distributions().items()
-        if not base & {re.sub(r"[-_.]+", "-", package).lower() for package in packages}
-    }
+    return Path(sysconfig.get_path("scripts", "venv", {"base": str(folder)})) / "python"
 
 
 def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
@@ -133,9 +129,10 @@ def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.csv")
     write_files(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", BARE],
-        input=json.dumps({"gone": sorted(outside_of_base()), "commands": [c.split() for c in commands]}),
+        [str(bare_environment(tmp_path / "bare")), "-c", RUN],
+        input=json.dumps([command.split() for command in commands]),
         cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(trimtab.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=True,
@@ -166,7 +163,9 @@ def write_files(folder: Path) -> None:
     (folder / "gateway.yaml").write_text("nodes: [{name: a, url: 'http://127.0.0.1:9'}]\n")
     (folder / "chain.py").write_text(CHAIN)
     (folder / "in.jsonl").write_text("1\n")
-    (folder / "jobs.yaml").write_text(JOB)
+    (folder / "jobs.yaml").write_text(JOBS)
+    load_chain(f"{folder / 'chain.py'}:doubled")  # both are valid
+    job_list_of(JOBS, "jobs.yaml", folder)
 
 
 def test_the_page_on_installing_names_every_extra() -> None:
