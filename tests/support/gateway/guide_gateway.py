@@ -18,6 +18,8 @@ from support.gateway.app_backend import AppBackend
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
 
+PATIENT_S = 200.0
+
 
 class Backend(AppBackend):
     """Serves chat, embeddings (after `service_s`), and the calls that load models of vLLM and adapters."""
@@ -92,8 +94,14 @@ class Served:
 
 
 def settings_of(example: str, backends: Sequence[Backend]) -> dict[str, Any]:
-    """The example's settings; its nodes, or as many as there are backends, at these."""
+    """The example's settings; its nodes, or as many as there are backends, at these.
+
+    Backends share the gateway's loop: while a busy machine compiles a policy, checks time out that are no sign
+    of a node's health, and requests wait for as long.
+    """
     settings: dict[str, Any] = yaml.safe_load(textwrap.dedent(example))
+    settings.setdefault("queue", {}).update(max_wait_s=PATIENT_S, max_wait_no_ready_node_s=PATIENT_S)
+    settings.setdefault("health", {}).update(timeout_s=PATIENT_S)
     if "keys" not in settings:
         settings["insecure_no_auth"] = True
     named = [{"name": f"gpu-{k}", "capacity": 4} for k in range(1, len(backends) + 1)]
