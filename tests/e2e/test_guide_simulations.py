@@ -1,0 +1,269 @@
+"""Every example of the guides to simulations, policies and solvers runs, and shows its effect.
+
+Traces that an example leaves out are added.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+import trimtab as tt
+from support.guide_examples import (
+    OF_GATEWAYS,
+    OF_RUNS,
+    PAGES,
+    Check,
+    found,
+    missing_tests,
+    of_pages,
+    ran,
+    run_here,
+)
+from trimtab.errors import TrimtabError
+
+
+def requests_csv(folder: Path, n: int = 60) -> pl.DataFrame:
+    """A request each half second, of 100 and 300 output tokens by turns."""
+    table = pl.DataFrame({"arrival_s": np.arange(n) / 2.0, "output_tokens": [100, 300] * (n // 2)})
+    table.write_csv(folder / "requests.csv")
+    return table
+
+
+def cluster(example: str, folder: Path) -> None:
+    """A token takes .02 s on speed 1, 1/.55 of that on the l40s."""
+    (folder / "cluster.yaml").write_text(example)
+    requests_csv(folder)
+    done = tt.simulate(trace="requests.csv", cluster="cluster.yaml", policy="round-robin")
+    assert done.nodes.height == 12
+    seconds = (done.requests["finish_s"] - done.requests["start_s"]).to_numpy()
+    speed = np.where(done.requests["node_idx"].to_numpy() < 4, 1.0, 0.55)
+    np.testing.assert_allclose(seconds * speed, 0.2 + 0.02 * np.tile([100.0, 300.0], 30))
+
+
+def node_types(example: str, folder: Path) -> None:
+    (folder / "types.yaml").write_text(example)
+    requests_csv(folder)
+    sized = tt.size("requests.csv", "types.yaml", "completion_p99<8s")
+    assert sized.best is not None
+
+
+def mapped_columns(example: str, folder: Path) -> None:
+    values = {
+        "ts_ms": [5000, 6500],
+        "in_tok": [40, 0],
+        "out_tok": [7, 8],
+        "team": ["a", "b"],
+        "body_mib": [512, 0],
+    }
+    pl.DataFrame(values).write_csv(folder / "gateway-log.csv")
+    about = yaml.safe_load(example) | yaml.safe_load(found()["choose-a-policy: cluster:"])
+    work = tt.simulate(about).inputs.requests
+    assert np.diff(work.work["arrival_s"]).tolist() == [1.5]
+    assert work.work["units"].tolist() == pytest.approx([7 + 0.05 * 40, 8])
+    assert work.work["payload_gib"].tolist() == [0.5, 0.0]
+    assert work.tenant_names == ("a", "b")
+
+
+def own_trace(example: str, folder: Path) -> None:
+    rows = "when,out_tok\n24/12/2026 10:00:00,5\nyesterday,6\n24/12/2026 10:00:30,7\n"
+    (folder / "log.csv").write_text(rows)
+    trace = ran(example)["trace"]
+    assert trace.table["arrival_s"].to_list() == [0.0, 30.0]
+    assert trace.rows_in_file == 3
+
+
+def chain_scenario(example: str, folder: Path) -> None:
+    """A run is a story, 2 or 4 pictures, as many captions, and the film: 6 or 10 stages."""
+    about = yaml.safe_load(example)
+    about["cluster"] = {"types": {"gpu": {"memory_gib": 24}}, "nodes": [{"type": "gpu", "count": 20}]}
+    about["classes"] = {name: {"fixed_s": 0.1, "unit_s": 0.02} for name in ("write", "draw", "film")}
+    about["workload"]["generate"] |= {
+        "requests": 60,
+        "arrival": {"process": "poisson", "rate_per_s": 1.0},
+        "size": {"distribution": "constant", "value": 10},
+    }
+    done = tt.simulate(about, "downstream-aware", load=0.3)
+    runs = done.requests.filter(pl.col("class") == "narrated-film")
+    assert 5 <= runs.height <= 40
+    least_s = 4 * 0.1 + 0.02 * (220 + 30 + 20 + 18)
+    assert (runs["finish_s"] - runs["arrival_s"]).min() >= least_s - 1e-9
+
+
+def training_cluster(example: str, folder: Path) -> None:
+    """128 GPUs: a job that asks for 129 is refused."""
+    (folder / "cluster.yaml").write_text(example)
+    for gpus, fits in ((128, True), (129, False)):
+        (folder / "jobs.csv").write_text(f"job_id,submit_s,gpus,duration_s\na,0,{gpus},600\nb,0,8,60\n")
+
+        def compare() -> Any:
+            return tt.compare(trace="jobs.csv", cluster="cluster.yaml", policies=["fifo"], seeds=1)
+
+        if fits:
+            assert compare().results[0].metrics["completion_mean_s"].mean >= 600.0
+        else:
+            with pytest.raises(TrimtabError, match="129"):
+                compare()
+
+
+BUILTIN = Path(tt.__file__).parent / "experiments/training/builtin/elastic-training.yaml"
+
+
+def training_faults(example: str, folder: Path) -> None:
+    """On the cluster that it names: work is lost since the last checkpoint, and nodes are drained."""
+    about = yaml.safe_load(BUILTIN.read_text())
+    about["rules"] |= yaml.safe_load(example)["rules"]
+    found = {}
+    for name, faults in (("without", []), ("with", yaml.safe_load(example)["faults"])):
+        (folder / "jobs.yaml").write_text(yaml.safe_dump(about | {"faults": faults}))
+        (result,) = tt.compare("jobs.yaml", policies=["fifo"], seeds=1, sweep=()).results
+        found[name] = result.metrics
+    assert found["without"]["lost_frac"].mean == 0.0 < found["with"]["lost_frac"].mean
+    assert found["without"]["completion_mean_s"].mean < found["with"]["completion_mean_s"].mean
+
+
+def decides_as(name: str, other: str) -> Check:
+    """A policy of a guide gives the same run as one of the catalogue."""
+
+    def check(example: str, folder: Path) -> None:
+        policy = ran(example, tt=tt)[name]
+        own, known = (tt.simulate("tiny", p, mode="interpreted") for p in (policy, other))
+        assert own.requests["node_idx"].to_list() == known.requests["node_idx"].to_list()
+
+    return check
+
+
+def two_choices(example: str, folder: Path) -> None:
+    """Shorter waits than one choice at random."""
+    policy = ran(example, tt=tt)["TwoChoices"]
+    two, one = (
+        tt.simulate("tiny", p, mode="interpreted").metrics["queueing_mean_s"] for p in (policy, "random")
+    )
+    assert two < one
+
+
+def in_turn(example: str, folder: Path) -> None:
+    made = (
+        tt.simulate("tiny", ran(example, tt=tt)["InTurn"], mode="interpreted").requests["node_idx"].to_list()
+    )
+    n_nodes = max(made) + 1
+    assert made[:100] == [(k + 1) % n_nodes for k in range(100)], "later some are asked again"
+
+
+def nearest(example: str, folder: Path) -> None:
+    """Without zones it runs, with the note."""
+    whole = example + "\n    def choose(self, cluster, request):\n        return 0\n"
+    (note,) = tt.simulate("tiny", ran(whole, tt=tt)["Nearest"], mode="interpreted").notes()
+    assert "All nodes are equally near." in note
+
+
+def assignment(example: str, folder: Path) -> None:
+    """Two nodes with room for one task each: the best of two pairings."""
+    utility, demand = np.array([[5.0, 4.0], [4.0, 1.0]]), np.ones((2, 2))
+    solution = ran(example, utility=utility, demand=demand, capacity=np.ones(2))["solution"]
+    assert (solution.objective, list(solution.assignment)) == (8.0, [1, 0])
+
+
+def forecaster(example: str, folder: Path) -> None:
+    made = ran(example, counts=np.full(1000, 7.0))["forecaster"]
+    for _ in range(47):
+        made.update(np.full(1000, 7.0))
+    quantiles = made.forecast().quantiles
+    assert quantiles.shape[:2] == (1000, 6)
+    assert quantiles[..., quantiles.shape[2] // 2] == pytest.approx(7.0)
+
+
+def waits(example: str, folder: Path) -> None:
+    """Allen and Cunneen: (cs² + ca²)/2 times the wait of M/M/16 at a load of .9, within a quarter."""
+    names = ran(example)
+    plain = names["queueing"].ggc(
+        16, arrivals_per_s=14.4, mean_service_s=1.0, service_scv=1.0, arrival_scv=1.0
+    )
+    assert names["station"].wait_s == pytest.approx(3.0 * plain.wait_s, rel=0.25)
+
+
+def python_page(example: str, folder: Path) -> None:
+    """The three examples of the page, one after the other."""
+    pytest.importorskip("matplotlib")
+    n = 120
+    when, tokens = np.cumsum(np.random.default_rng(1).exponential(0.5, n)), np.tile([100, 300], n // 2)
+    pl.DataFrame({"when": when, "out_tok": tokens}).write_csv("log.csv")
+    pl.DataFrame({"arrival_s": when, "output_tokens": tokens}).write_parquet("log.parquet")
+    (folder / "cluster.yaml").write_text(found()["choose-a-policy: cluster:"])
+    (folder / "types.yaml").write_text(found()["size-a-fleet: types:"])
+    names = ran(example)
+    assert (folder / "figure.pdf").stat().st_size > 1000
+    assert {result.policy for result in names["comparison"].results} == {"random", "late-binding"}
+    (folder / "figure.pdf").unlink()
+    ran(found()['python: shown = comparison.plot("completion_p99_s")'], **names)
+    assert (folder / "figure.pdf").stat().st_size > 1000
+
+
+def sizing(example: str, folder: Path) -> None:
+    requests_csv(folder, 120).write_parquet("log.parquet")
+    (folder / "types.yaml").write_text(found()["size-a-fleet: types:"])
+    sized = ran(example.split("\n\n")[0], tt=tt)["sized"]
+    assert sized.best is not None
+
+
+def own_allocator(example: str, folder: Path) -> None:
+    """Two jobs of all GPUs: the shorter one first, though it came as the second."""
+    (folder / "my_allocator.py").write_text(example)
+    (folder / "cluster.yaml").write_text(
+        "types: {a: {accelerators: 8, memory_gib: 80}}\nnodes: [{type: a, count: 1}]\n"
+    )
+    (folder / "jobs.csv").write_text("job_id,submit_s,gpus,duration_s\nlong,0,8,6000\nshort,0,8,600\n")
+    specs = ["my_allocator.py:ShortestFirst", "fifo"]
+    compared = tt.compare(trace="jobs.csv", cluster="cluster.yaml", policies=specs, seeds=1)
+    own, fifo = (result.metrics["completion_mean_s"].mean for result in compared.results)
+    assert own < 0.75 * fifo
+
+
+def ten_minutes(example: str, folder: Path) -> None:
+    names = ran(example)
+    assert names["run"].requests.height == 300
+    assert {result.policy for result in names["comparison"].results} == {"random", "power-of-d(d=3)"}
+
+
+CHECKS: dict[str, Check | str] = {
+    "README: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
+    "assign: from trimtab.solvers import assignment_problem, solve": assignment,
+    "chains: chains:": chain_scenario,
+    "choose-a-policy: cluster:": cluster,
+    "forecast: from trimtab.forecast import Forecaster": forecaster,
+    "forecast: from trimtab.forecast import queueing": waits,
+    "own-columns: import trimtab as tt": own_trace,
+    "own-columns: workload:": mapped_columns,
+    "python: import polars as pl": python_page,
+    'python: shown = comparison.plot("completion_p99_s")': "e2e/test_guide_simulations.py: python_page",
+    'python: sized = tt.size("log.parquet", "types.yaml", "completion_p': sizing,
+    "size-a-fleet: types:": node_types,
+    "ten-minutes: import trimtab as tt": ten_minutes,
+    "training: # my_allocator.py": own_allocator,
+    "training: faults:": training_faults,
+    "training: jobs:": "experiments/shared/test_shared_cluster.py: it needs a published file",
+    "training: types: {a100: {accelerators: 8, memory_gib: 640}}": training_cluster,
+    "write-a-policy: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
+    "write-a-policy: class InTurn(tt.Policy):": in_turn,
+    "write-a-policy: class Nearest(tt.Policy):": nearest,
+    "write-a-policy: class Shortest(tt.Policy):": decides_as("Shortest", "least-connections"),
+    "write-a-policy: class TwoChoices(tt.Policy):": two_choices,
+}
+
+
+def test_every_example_has_a_check() -> None:
+    assert CHECKS.keys() == of_pages(frozenset(page.stem for page in PAGES) - OF_GATEWAYS - OF_RUNS)
+    assert not missing_tests(CHECKS)
+
+
+@run_here(CHECKS)
+def test_an_example_shows_its_effect(
+    name: str, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(found()[name], tmp_path)
