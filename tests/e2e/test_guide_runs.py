@@ -52,9 +52,9 @@ def stages_as_functions(example: str, folder: Path) -> None:
 
 
 def batched_stage(example: str, folder: Path) -> None:
-    """Each text is answered with the size of its batch, of one worker."""
+    """Each text is answered with the size of its batch, of one worker, however slow the machine is."""
     body = example.replace("...   #", "return [[float(len(texts))] for _ in texts]   #")
-    body = body.replace("batch_wait_s=0.05", "batch_wait_s=60")  # full ones go at once; a busy machine is slow
+    body = body.replace("batch_wait_s=0.05", "batch_wait_s=60")  # full ones go at once
     names = ran("from trimtab.chains import chain, stage\n" + body)
     whole = ran("@chain\ndef all_of(texts: list[str]):\n    return embed.map(texts)\n", **names)["all_of"]
     (result,) = run(whole, [[f"{k}" for k in range(32)]], on=InProcess([ONE_SLOT])).wait()

@@ -156,8 +156,8 @@ def test_time_left_is_of_each_policys_own_runs_and_else_of_what_was_expected(res
     assert left_s(tasks, ended, {}, None, 1) == 3 * 4.0 + (7.0 + 4.0)
     # a takes its mean of 4, b 2 s more than was expected, as a did; c is like the mean of the ended
     assert left_s(tasks, ended, {1: 1.0}, expected, 2) == (3.0 + 12.0 + 4.0 + (7.0 + 4.0)) / 2
-    # one that takes 6 s so far is told before it ends: others of a take as long, b 4 s more than expected
-    assert left_s(tasks, [None] * 5, {0: 6.0}, expected, 1) == 6.0 + 14.0 + 6.0 + (1.0 + 6.0)
+    # one that takes 60 s so far is told before it ends: others of a take as long, b 58 s more than expected
+    assert left_s(tasks, [None] * 5, {0: 60.0}, expected, 1) == 60.0 + 68.0 + 60.0 + (1.0 + 60.0)
 
 
 class Counts(tt.Policy):

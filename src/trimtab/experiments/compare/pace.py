@@ -145,7 +145,8 @@ def left_s(
 
     A policy whose runs have ended takes their mean. Others take what is expected of them, and as much more as
     the ended ones took in the mean; without an expectation, the mean of all ended. So do inputs that are not
-    made yet. A run that already takes longer than its policy's others counts as one of them.
+    made yet. A run that already takes long, and longer than its policy's others, counts as one of them; less
+    time may be the start of a process.
 
     Args:
         running_s: task that runs → for how long it has.
@@ -157,7 +158,8 @@ def left_s(
     took_s = [(task.name, result.run_s) for task, result in ended]
     expected_s = {} if expected is None else expected.run_s
     run_s = _run_times(took_s, expected_s)
-    late = [(tasks[i].name, so_far_s) for i, so_far_s in running_s.items() if so_far_s > run_s(tasks[i].name)]
+    slow = [(tasks[i].name, so_far_s) for i, so_far_s in running_s.items() if so_far_s > LONG_S]
+    late = [(name, so_far_s) for name, so_far_s in slow if so_far_s > run_s(name)]
     run_s = _run_times([*took_s, *late], expected_s)
     left = [i for i, result in enumerate(results) if result is None]
     total_s = sum(max(run_s(tasks[i].name) - running_s.get(i, 0.0), 0.0) for i in left)
