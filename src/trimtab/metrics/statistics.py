@@ -79,11 +79,12 @@ def p99_ci95(values: FloatArray) -> float | None:
     block_of, size = block[highest], np.bincount(block)
     draw = np.random.default_rng(0)  # the same blocks for all policies
     times = draw.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), RESAMPLES)  # [resamples, blocks]
-    found = [values[highest[_first_above(time, block_of, 0.01 * float(time @ size))]] for time in times]
+    wanted = 0.01 * (times * size).sum(axis=1)
+    found = [values[highest[_first_above(*each, block_of)]] for each in zip(times, wanted, strict=True)]
     return student_t95(BLOCKS - 1) * float(np.std(found, ddof=1))
 
 
-def _first_above(times: IntArray, block_of: IntArray, wanted: float) -> int:
+def _first_above(times: IntArray, wanted: float, block_of: IntArray) -> int:
     """How far down the sorted values `wanted` of them are found, where a block's count `times` of it.
 
     All values of a busy block may be above those of the others: a resample without it is found far down.

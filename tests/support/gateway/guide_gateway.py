@@ -96,8 +96,8 @@ class Served:
 def settings_of(example: str, backends: Sequence[Backend]) -> dict[str, Any]:
     """The example's settings; its nodes, or as many as there are backends, at these.
 
-    Backends share the gateway's loop: while a busy machine compiles a policy, checks time out that are no sign
-    of a node's health, and requests wait for as long.
+    Backends share the gateway's loop: while a busy machine compiles a policy, checks time out that are no
+    sign of a node's health, and requests wait for as long.
     """
     settings: dict[str, Any] = yaml.safe_load(textwrap.dedent(example))
     settings.setdefault("queue", {}).update(max_wait_s=PATIENT_S, max_wait_no_ready_node_s=PATIENT_S)
