@@ -111,6 +111,20 @@ def training_cluster(example: str, folder: Path) -> None:
                 compare()
 
 
+def partitions(example: str, folder: Path) -> None:
+    """The second group alone is in `iron`: 64 GPUs; a job that asks for 65 there is refused."""
+    (folder / "cluster.yaml").write_text(example)
+    for gpus, fits in ((64, True), (65, False)):
+        rows = f"job_id,submit_s,gpus,duration_s,partition\na,0,{gpus},600,iron\nb,0,8,60,gold\n"
+        (folder / "jobs.csv").write_text(rows)
+        if fits:
+            compared = tt.compare(trace="jobs.csv", cluster="cluster.yaml", policies=["fifo"], seeds=1)
+            assert compared.results[0].metrics["finished_frac"].mean == 1.0
+        else:
+            with pytest.raises(TrimtabError, match="65"):
+                tt.compare(trace="jobs.csv", cluster="cluster.yaml", policies=["fifo"], seeds=1)
+
+
 BUILTIN = Path(tt.__file__).parent / "experiments/training/builtin/elastic-training.yaml"
 
 
@@ -247,6 +261,7 @@ CHECKS: dict[str, Check | str] = {
     "training: # my_allocator.py": own_allocator,
     "training: faults:": training_faults,
     "training: jobs:": "experiments/shared/test_shared_cluster.py: it needs a published file",
+    "training: types: {dgx: {accelerators: 8, memory_gib: 640, resources:": partitions,
     "training: types: {a100: {accelerators: 8, memory_gib: 640}}": training_cluster,
     "write-a-policy: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "write-a-policy: class InTurn(tt.Policy):": in_turn,
