@@ -82,7 +82,8 @@ def expected_of(
     that cannot be shortened.
     """
     begun_s = time.monotonic()
-    run_s, record_bytes = {}, 0.0
+    run_s: dict[str, float] = {}
+    record_bytes = 0.0
     try:
         _built(kind, settings, short // 2)  # reads files
         (half, half_s), (whole, whole_s) = (_built(kind, settings, items) for items in (short // 2, short))
