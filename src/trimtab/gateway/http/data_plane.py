@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
-from trimtab.gateway.http.connection_context import Budget, ConnectionContext, Local, Settings
+from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings
 from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.upstream_connection import Pools
 from trimtab.gateway.model import Dispatcher, Observers
@@ -45,8 +46,8 @@ def make_context(
         inbox=inbox,
         outbox=outbox,
         pools=Pools(loop, scanner, inbox, outbox, settings.idle_per_node, settings.idle_upstream_s),
-        retries=Budget(settings.retry_budget_frac),
-        hedges=Budget(settings.hedge_max_frac, most=1.0),
+        retries=TenantBudget(settings.retry_budget_frac),
+        hedges=TenantBudget(settings.hedge_max_frac, most=1.0),
     )
 
 
