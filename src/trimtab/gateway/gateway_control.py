@@ -117,7 +117,7 @@ class GatewayControl:
             "version": __version__,
             "started_at": self._began_s,
             "listen": gateway.config.listen,
-            "ready": gateway.is_ready,
+            "ready": not gateway.unready_reason,
             "draining": gateway.plane.context.draining,
             "nodes": await self.nodes(),
             "queue": _queue(gateway),

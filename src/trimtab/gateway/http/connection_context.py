@@ -150,7 +150,7 @@ class ConnectionContext:
     exchanges: int = 0  # open exchanges of this process, from request head to end
     buffered_bytes: int = 0
     draining: bool = False
-    refusing: bool = False  # drain: new requests are refused
+    refusing: Refusal | None = None  # of all requests but health checks, while the process starts or ends
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
     results: ResultCache | None = None  # where a route has one
