@@ -1,15 +1,19 @@
-"""/ready says yes once a node has answered and its models are known."""
+"""/ready says yes once a node has answered and its models are known, and why not before that."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 
 from support.gateway.served_gateway import CountingBackend, ServedGateway, serving, until
 from support.ports import reserved_port
+from trimtab.gateway.http.connection_context import Settings
+from trimtab.gateway.readiness import not_ready
 
 
 class _SlowList(CountingBackend):
@@ -51,3 +55,24 @@ def test_a_gateway_is_ready_when_a_node_is_known_with_its_models(tmp_path: Path,
 
     with reserved_port() as port:
         asyncio.run(main(port))
+
+
+def test_a_process_that_still_compiles_says_so_and_leaves_the_socket_to_what_serves_then() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            async with aiohttp.ClientSession(headers={"Authorization": "Bearer any"}) as session:
+
+                async def asked(method: str, path: str) -> tuple[int, str]:
+                    async with session.request(method, url + path, data=b"{}") as answer:
+                        return answer.status, await answer.text()
+
+                async with not_ready(listening, Settings(), "it compiles"):
+                    assert await asked("GET", "/health") == (200, '{"status":"ok"}')
+                    assert await asked("GET", "/ready") == (503, '{"ready":false,"reason":"it compiles"}')
+                    status, text = await asked("POST", "/v1/chat/completions")
+                    assert (status, '"code":"starting"' in text) == (503, True)
+                async with not_ready(listening, Settings(), "later"):
+                    assert (await asked("GET", "/ready"))[1] == '{"ready":false,"reason":"later"}'
+
+    asyncio.run(main())

@@ -61,8 +61,10 @@ async def _main(folder: Path, poison: str, history: int) -> None:
             assert await _say(gateway, KEY, poison) >= 500
         headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
         async with gateway.session.get(f"{gateway.admin}/admin/nodes", headers=headers) as answer:
-            found = [(one["health"], one["reason"]) for one in (await answer.json())["nodes"]]
-        assert found == [("up", "")] * N_NODES
+            nodes = (await answer.json())["nodes"]
+        assert [(one["health"], one["reason"]) for one in nodes] == [("up", "")] * N_NODES
+        withheld = {name for one in nodes for name in one["withheld_from"]}
+        assert withheld == {"poison"}, "and an operator sees whom which nodes are withheld from"
         # Each of four nodes takes one request at a time: all four are open to the other tenant at once.
         slow = [asyncio.ensure_future(_say(gateway, OTHER_KEY, "hello", "slow")) for _ in range(N_NODES)]
 

@@ -43,6 +43,7 @@ from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.policy_compilation import compile_elsewhere
+from trimtab.gateway.readiness import HEALTHY, readiness
 from trimtab.gateway.record.node_events import NodeEvents
 from trimtab.gateway.recorder_setup import new_recorder
 from trimtab.gateway.tenants import Tenants
@@ -169,11 +170,15 @@ class Gateway:
             await asyncio.to_thread(self._spans.close)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the gateway can serve a request now: a node that has answered a check gets work."""
+    def unready_reason(self) -> str:
+        """Why no request can be served now; "" = a node that has answered a check gets work."""
+        if self.plane.context.draining:
+            return "this gateway is about to end"
         fleet = self.fleet
-        is_served = any(fleet.gets_work(node) and fleet.state(node).was_up for node in fleet.nodes)
-        return is_served and not self.plane.context.draining
+        answered = [node for node in fleet.nodes if fleet.state(node).was_up]
+        if any(fleet.gets_work(node) for node in answered):
+            return ""
+        return "no node gets work" if answered else "no node has passed a check yet"
 
     async def reload(self, config: GatewayConfig) -> dict[str, Any]:
         """Apply another configuration without dropping requests. On UsageError nothing has changed.
@@ -362,12 +367,9 @@ class Gateway:
         endpoint = exchange.endpoint
         assert endpoint is not None
         if endpoint.kind is Kind.HEALTH:
-            return LocalAnswer(200, model_list.JSON, b'{"status":"ok"}')
+            return HEALTHY
         if endpoint.kind is Kind.READY:
-            ready = self.is_ready
-            return LocalAnswer(
-                200 if ready else 503, model_list.JSON, b'{"ready":%b}' % (b"true" if ready else b"false")
-            )
+            return readiness(self.unready_reason)
         if endpoint.kind is Kind.PREFLIGHT and self.admission.cors is not None:
             origin = exchange.request.headers.get(b"origin", b"")
             return LocalAnswer(204, self.admission.cors.preflight(origin))

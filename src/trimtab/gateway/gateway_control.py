@@ -40,7 +40,8 @@ class GatewayControl:
         gateway = self._gateway
         signals = signal_figures(gateway.dispatcher.registry, gateway.fleet)
         store, now_s = gateway.metrics.store(), gateway.loop.time()
-        return status.node_figures(store, gateway.fleet.present(), now_s, signals)
+        withheld = gateway.fleet.tenant_holds.reasons()
+        return status.node_figures(store, gateway.fleet.present(), now_s, signals, withheld)
 
     async def add_node(self, spec: Json) -> NodeFigures:
         """Add a node."""
@@ -117,7 +118,7 @@ class GatewayControl:
             "version": __version__,
             "started_at": self._began_s,
             "listen": gateway.config.listen,
-            "ready": gateway.is_ready,
+            "ready": not gateway.unready_reason,
             "draining": gateway.plane.context.draining,
             "nodes": await self.nodes(),
             "queue": _queue(gateway),

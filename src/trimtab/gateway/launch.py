@@ -20,6 +20,7 @@ from trimtab.gateway.tenants import ShownKeys, with_new_keys
 
 if TYPE_CHECKING:
     from trimtab.gateway.demo import DemoNode
+    from trimtab.gateway.lifecycle import Sockets
 
 Reload = Callable[[], GatewayConfig]
 BACKLOG = 4096
@@ -57,10 +58,7 @@ def _run(
     quiet: bool,
     example_model: str | None,
 ) -> None:
-    from trimtab.compiled.numba_extras import preload_numba
-    from trimtab.gateway.config_mapping import policies_of
-    from trimtab.gateway.lifecycle import Sockets, run_process
-    from trimtab.gateway.policy_compilation import compile_first
+    from trimtab.gateway.lifecycle import Sockets
 
     def ready(link: str) -> None:
         if not quiet:
@@ -69,11 +67,34 @@ def _run(
     with (
         listening(config.listen_address, "listen", config.reuse_port) as clients,
         listening(config.admin_address, "admin.listen") as admin,
+        new_runner() as runner,
     ):
-        compile_first(policies_of(config), quiet=quiet)
-        preload_numba()
-        with new_runner() as runner:
-            runner.run(run_process(config, Sockets(clients, admin), reload, ready))
+        runner.run(_start(config, Sockets(clients, admin), reload, ready, quiet))
+
+
+async def _start(
+    config: GatewayConfig,
+    sockets: Sockets,
+    reload: Reload | None,
+    ready: Callable[[str], None],
+    quiet: bool,
+) -> None:
+    """Compile what the kernel cache lacks, then serve."""
+    from trimtab.compiled.numba_extras import preload_numba
+    from trimtab.gateway.config_mapping import policies_of, settings_of
+    from trimtab.gateway.lifecycle import run_process
+    from trimtab.gateway.policy_compilation import are_compiled, compile_first
+    from trimtab.gateway.readiness import not_ready
+
+    policies = policies_of(config)
+    if not are_compiled(policies):
+        async with contextlib.AsyncExitStack() as meanwhile:
+            if not config.reuse_port:  # else the other replicas on the port answer
+                says = "it compiles policies, once on this machine"
+                await meanwhile.enter_async_context(not_ready(sockets.clients, settings_of(config), says))
+            await compile_first(policies, quiet=quiet)
+    preload_numba()
+    await run_process(config, sockets, reload, ready)
 
 
 def new_runner() -> asyncio.Runner:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TextIO
 
 from trimtab.engine.calls import is_ready
 from trimtab.engine.compilation import compile_kernels
@@ -26,44 +26,54 @@ def compile_here(policies: Iterable[str]) -> None:
     compile_kernels([Fallback(), *policies], notice=partial(print, "trimtab:", flush=True))
 
 
-def compile_first(policies: list[str], *, quiet: bool) -> None:
+def are_compiled(policies: Iterable[str]) -> bool:
+    """Whether the kernel cache has all that a gateway with these policies needs."""
+    return is_ready(Fallback()) and all(is_ready(*find(spec)) for spec in policies)
+
+
+async def compile_first(policies: Sequence[str], *, quiet: bool) -> None:
     """Fill the kernel cache in another process, because the compiler would leave much memory in use here.
 
     Progress goes to stderr. Kernels that do not compile are reported when they are loaded.
     """
-    if not is_ready(Fallback()) or not all(is_ready(*find(spec)) for spec in policies):
-        null = subprocess.DEVNULL
-        shown = null if quiet else sys.stderr
-        subprocess.run(
-            [sys.executable, "-c", _COMPILE, *policies], stdin=null, stdout=shown, stderr=null, check=False
-        )
+    await _compile_apart(policies, stdout=subprocess.DEVNULL if quiet else sys.stderr)
 
 
-async def compile_elsewhere(policies: list[str]) -> None:
+async def compile_elsewhere(policies: Sequence[str]) -> None:
     """Fill the kernel cache in another process, because compilation here would delay the event loop.
 
     Raises UsageError if a policy does not compile.
     """
+    async with asyncio.timeout(COMPILE_TIMEOUT_S):
+        status, complaint = await _compile_apart(policies, stderr=subprocess.PIPE)
+    if status:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {status}"
+        raise UsageError(f"does not compile: {reason}", field="policy")
+
+
+async def _compile_apart(
+    policies: Sequence[str],
+    stdout: int | TextIO = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+) -> tuple[int | None, bytes]:
+    """Exit status and stderr of the process that compiles."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         _COMPILE,
         *policies,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
     )
     try:
-        async with asyncio.timeout(COMPILE_TIMEOUT_S):
-            _, complaint = await process.communicate()
+        _, complaint = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode:
-        lines = complaint.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"exit code {process.returncode}"
-        raise UsageError(f"does not compile: {reason}", field="policy")
+    return process.returncode, complaint or b""
 
 
 _COMPILE: Final = f"import sys; from {__name__} import compile_here; compile_here(sys.argv[1:])"

@@ -126,6 +126,23 @@ def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
     on_plane(test, backend, window_s=60.0)
 
 
+def test_batches_that_a_node_refuses_for_their_number_become_smaller_until_none_is_sent() -> None:
+    backend = PartsBackend(refuses='["')  # any list of texts
+
+    async def test(plane: Plane) -> None:
+        for sizes in ([4, 1, 1, 1, 1], [2, 1, 1, 1, 1], [1, 1, 1, 1]):
+            backend.asked.clear()
+            said = [embed(f"text {k}") for k in range(4)]
+            found = await asyncio.gather(*(ask(plane, one) for one in said))
+            assert [answer for _, answer in found] == [answer_to(EMBEDDINGS, one) for one in said]
+            asked = [len(one["input"]) if isinstance(one["input"], list) else 1 for one in backend.asked]
+            if sizes[0] == 2 and asked.count(2) == 2:
+                sizes = [2, *sizes]  # the second pair was on its way before the first was judged
+            assert sorted(asked, reverse=True) == sizes
+
+    on_plane(test, backend, most=4, window_s=60.0)
+
+
 def test_requests_of_a_lost_batch_go_on_alone() -> None:
     backends = [PartsBackend(fails=1), PartsBackend(fails=1)]
 

@@ -24,7 +24,8 @@ from support.gateway.plane import (
 )
 from support.ports import reserved_port
 from support.waiting import until
-from trimtab.gateway.http.connection_context import Budget, Settings, Timeouts
+from trimtab.gateway.http.connection_context import Settings, Timeouts
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
@@ -201,7 +202,7 @@ def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> None:
 def test_retries_keep_to_their_budget() -> None:
     async def main() -> None:
         async with gateway(answers(BUSY), answers(BUSY)) as g:
-            g.context.retries = Budget(0.1, at_first=10.0)
+            g.context.retries = TenantBudget(0.1, at_first=10.0)
             for _ in range(40):
                 assert (await g.raw(post())).startswith(b"HTTP/1.1 503")
             assert 10 <= sum(entry[0] == "lost" for entry in g.dispatcher.log) <= 15

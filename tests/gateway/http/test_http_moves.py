@@ -8,7 +8,8 @@ import pytest
 
 from support.gateway.plane import answers, gateway, ok, post, read_request, run
 from support.waiting import until
-from trimtab.gateway.http.connection_context import Budget, Settings
+from trimtab.gateway.http.connection_context import Settings
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.model import Attempt, Cause
 
 
@@ -63,10 +64,26 @@ def test_nothing_moves_while_no_other_node_is_ready() -> None:
 
 
 def test_a_budget_is_saved_up_to_its_bound() -> None:
-    budget = Budget(0.5, most=3.0, at_first=1.0)
-    assert [budget.take(), budget.take()] == [True, False]
+    budget = TenantBudget(0.5, most=3.0, at_first=1.0)
+    assert [budget.take("a"), budget.take("a")] == [True, False]
     for _ in range(100):
-        budget.earn()
-    assert [budget.take() for _ in range(4)] == [True, True, True, False]
-    assert budget.is_empty
-    assert Budget(0.0).is_empty
+        budget.earn("a")
+    # three are saved, one is borrowed: the reserve is 2, and one borrower leaves as much as it takes
+    assert [budget.take("a") for _ in range(5)] == [True] * 4 + [False]
+    assert not budget.has_one("a")
+    assert not TenantBudget(0.0).has_one("a")
+
+
+def test_a_tenant_whose_requests_fail_leaves_retries_to_the_others() -> None:
+    budget = TenantBudget(0.2)
+    for _ in range(10_000):  # every request of `bad` fails, and its retries do
+        budget.earn("bad")
+        while budget.take("bad"):
+            pass
+    taken = 0
+    while budget.take("good"):
+        taken += 1
+    assert taken == 50, "half of what the other left of the reserve of 200"
+    for _ in range(50):
+        budget.earn("good")
+    assert not budget.has_one("bad")

@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.virtual import run_virtual
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.http.connection_context import Budget
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TICK_S, TimeoutScanner
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.stall_detector import AWAY_S
@@ -69,19 +69,19 @@ def test_a_late_sweep_is_put_off_so_that_what_came_is_read_first() -> None:
 
 
 def test_budgets_follow_a_reload() -> None:
-    budget = Budget(0.2, most=1.0)
-    assert budget.take()
+    budget = TenantBudget(0.2, most=1.0)
+    assert budget.take("a")
     budget.become(0.2)
-    assert budget.is_empty, "the same goes on where it is"
+    assert not budget.has_one("a"), "the same goes on where it is"
     budget.become(0.5)
-    assert budget.take()
-    budget.earn()
-    assert budget.is_empty
-    budget.earn()
-    assert budget.take()
+    assert budget.take("a")
+    budget.earn("a")
+    assert not budget.has_one("a")
+    budget.earn("a")
+    assert budget.take("a")
     budget.become(0.0)
-    budget.earn()
-    assert budget.is_empty
+    budget.earn("a")
+    assert not budget.has_one("a")
 
 
 def test_jobs_follow_a_reload() -> None:

@@ -91,7 +91,7 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
     service = JobService(config)
     async with opened(gateway, service, sock) as (changes, keys):
         served = Served(gateway, service, changes, keys, f"http://127.0.0.1:{sock.getsockname()[1]}")
-        await until(lambda: gateway.is_ready)
+        await until(lambda: not gateway.unready_reason)
         try:
             yield served
         finally:

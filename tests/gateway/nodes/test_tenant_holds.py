@@ -84,6 +84,19 @@ def test_it_stays_with_its_tenant_with_a_history_of_good_requests_too(happen: Ha
     run_virtual(main)
 
 
+def test_one_burst_of_a_tenant_ejects_a_node_once() -> None:
+    async def main() -> None:
+        world = World()
+        node = world.fleet.nodes[0]
+        world.good(node, B)
+        world.bad(node, A, Cause.RESET, 20)
+        until_s = world.fleet.tenant_holds.until_s(node, Hold.OUTLIER, A.name)
+        assert until_s - world.fleet.loop.time() == pytest.approx(5.0), "not 16 times in a row"
+        world.fleet.close()
+
+    run_virtual(main)
+
+
 @pytest.mark.parametrize(("happen", "cause"), [(refused, Cause.BUSY), (reset, Cause.RESET)])
 def test_a_second_tenant_confirms_it_for_all(happen: Happening, cause: Cause) -> None:
     async def main() -> None:

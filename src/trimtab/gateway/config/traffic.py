@@ -104,7 +104,7 @@ class RetriesSpec(Spec):
     max_per_request: int = Field(
         2, ge=0, le=2, description="retries of one request", json_schema_extra=formerly("max")
     )
-    budget_frac: Frac = Field(0.2, description="retries as a fraction of all requests")
+    budget_frac: Frac = Field(0.2, description="retries of a tenant as a fraction of its requests")
 
 
 class HedgeSpec(Spec):

@@ -1,12 +1,14 @@
 """Requests for embeddings that come within a window, or wait for a node, and go to it as one.
 
 A batch has requests of one tenant only, which agree in all but their texts. If a node refuses or loses it,
-each request goes on alone: one request cannot fail the others.
+each request goes on alone: one request cannot fail the others. Where all of them are answered alone, their
+number was refused, and later batches of the model are smaller.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,12 +18,59 @@ from trimtab.gateway.http.final_errors import final_refusal
 from trimtab.gateway.http.framing import ResponseHead
 from trimtab.gateway.http.inner_exchange import InnerExchange
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
-from trimtab.gateway.model import DEADLINE_CODE, Cause, Facts, Kind, Refusal
+from trimtab.gateway.model import DEADLINE_CODE, Cause, Facts, Kind, Node, Outcome, Refusal
+
+logger = logging.getLogger(__name__)
 
 MOST_TEXTS: Final = 2048  # of a batch: what servers accept at once
 _LATE: Final = Refusal(504, DEADLINE_CODE, "The deadline passed before a node had answered.")
 
+_MAY_BE_ABOUT_NUMBER: Final = frozenset((400, 413, 422))
+SMALLER_S: Final = 600.0  # until larger batches are tried again: a node may have been upgraded
+
 BatchKey = tuple[object, ...]
+
+
+class BatchSizes:
+    """The most texts of a batch by model: servers have limits, and some take one text only."""
+
+    def __init__(self) -> None:
+        self._learned: dict[str, tuple[int, float]] = {}  # and until when
+
+    def most(self, model: str, now_s: float) -> int:
+        """The most texts that a batch may have."""
+        most, until_s = self._learned.get(model, (MOST_TEXTS, now_s))
+        return most if now_s < until_s else MOST_TEXTS
+
+    def refused(self, node: Node, model: str, texts: int, now_s: float) -> None:
+        """The node has refused so many texts together, and they were answered apart."""
+        most = texts // 2
+        self._learned[model] = most, now_s + SMALLER_S
+        logger.warning(
+            "node %s refuses %d texts in one request: batches of %s have at most %d for %.0f s",
+            node.name,
+            texts,
+            model,
+            most,
+            SMALLER_S,
+        )
+
+
+class _Apart:
+    """The requests of a batch that a node has refused, until each is answered alone."""
+
+    def __init__(self, members: list[ProxiedExchange], node: Node, texts: int, sizes: BatchSizes) -> None:
+        self._left, self._node, self._texts, self._sizes = len(members), node, texts, sizes
+        for member in members:
+            member.group = self
+
+    def left(self, outer: ProxiedExchange) -> None:
+        """A request is over. If one fails alone too, the refusal may have been about this one."""
+        is_answered = outer.outcome is Outcome.DONE and outer.response_status < 300
+        self._left = self._left - 1 if is_answered else -1
+        if self._left == 0 and outer.facts is not None:
+            now_s = outer.context.loop.time()
+            self._sizes.refused(self._node, outer.facts.model, self._texts, now_s)
 
 
 class Batch:
@@ -31,8 +80,16 @@ class Batch:
     further requests until a node has it.
     """
 
-    def __init__(self, batches: dict[BatchKey, Batch], key: BatchKey, request: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        batches: dict[BatchKey, Batch],
+        key: BatchKey,
+        request: dict[str, Any],
+        sizes: BatchSizes,
+        most_texts: int,
+    ) -> None:
         self._batches, self._key, self._request = batches, key, request
+        self._sizes, self._most_texts = sizes, most_texts
         self._members: list[ProxiedExchange] = []
         self._texts: list[list[Any]] = []
         self._timers: list[asyncio.TimerHandle] = []
@@ -55,7 +112,16 @@ class Batch:
         """Whether no node has it yet, and these texts fit."""
         if self._is_sent and not (self._inner or self._members[0]).is_waiting:
             return False
-        return sum(map(len, self._texts)) + len(texts) <= MOST_TEXTS
+        return self._n_texts + len(texts) <= self._most_texts
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further text fits."""
+        return self._n_texts >= self._most_texts
+
+    @property
+    def _n_texts(self) -> int:
+        return sum(map(len, self._texts))
 
     def send_after(self, loop: asyncio.AbstractEventLoop, window_s: float) -> None:
         """Send it when its window ends, unless it is full before."""
@@ -123,11 +189,11 @@ class Batch:
             try:
                 bodies = divided(result[1], self._texts)
             except ValueError:
-                self._go_on_alone()
+                self._go_on_alone(inner)
             else:
                 self._answer(result[0], bodies, inner)
         elif inner.attempts:
-            self._go_on_alone()
+            self._go_on_alone(inner)
         else:  # no node had room for it
             self._refuse(inner.refusal or final_refusal(Cause.BUSY))
 
@@ -141,11 +207,13 @@ class Batch:
                 member.write_kept(head, body, says)
         self._stop_timers()
 
-    def _go_on_alone(self) -> None:
+    def _go_on_alone(self, inner: InnerExchange) -> None:
         self._stop_timers()
-        for member in self._members:
-            if self._release(member):
-                member.submit(as_it_is=True)
+        members = [member for member in self._members if self._release(member)]
+        if len(members) > 1 and inner.response_status in _MAY_BE_ABOUT_NUMBER:
+            _Apart(members, inner.attempts[-1].node, self._n_texts, self._sizes)
+        for member in members:
+            member.submit(as_it_is=True)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._stop_timers()

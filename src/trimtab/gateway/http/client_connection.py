@@ -20,7 +20,7 @@ from trimtab.gateway.http.upstream_connection import UpstreamConnection
 from trimtab.gateway.model import Dialect, Exchange, Kind, Refusal
 
 _RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, with a reset
-_TO_THE_LAST = (Kind.HEALTH, Kind.READY)  # answered until the process ends
+_ALWAYS_ANSWERED = (Kind.HEALTH, Kind.READY)
 WRITE_HIGH_BYTES = 262_144
 PIPELINED_REQUESTS = 32
 PIPELINED_BYTES = 65_536
@@ -209,8 +209,8 @@ class ClientConnection(asyncio.Protocol):
         context.exchanges += 1
         self._exchange = exchange
         refusal = context.admission.head(exchange)
-        if refusal is None and context.refusing:
-            refusal = _late(exchange)
+        if refusal is None and context.refusing is not None and not _is_about_health(exchange):
+            refusal = context.refusing
         if refusal is None and request.content_length > context.settings.body_bytes:
             refusal = too_large(context.settings.body_bytes)
         if refusal is not None:
@@ -389,12 +389,9 @@ class ClientConnection(asyncio.Protocol):
             self.context.outbox.close(self.transport)
 
 
-def _late(exchange: ProxiedExchange) -> Refusal | None:
-    """The refusal of a request that arrives when this process is about to end."""
-    endpoint = exchange.endpoint
-    if endpoint is not None and endpoint.kind in _TO_THE_LAST:
-        return None
-    return Refusal(503, "draining", "This gateway is about to end.", 1.0)
+def _is_about_health(exchange: ProxiedExchange) -> bool:
+    """Whether it is answered from the process's start to its end."""
+    return exchange.endpoint is not None and exchange.endpoint.kind in _ALWAYS_ANSWERED
 
 
 def too_large(limit_bytes: int) -> Refusal:

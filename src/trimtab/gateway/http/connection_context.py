@@ -14,6 +14,7 @@ from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.outbox import Outbox
 from trimtab.gateway.http.request import KnownHeads
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Closed
 from trimtab.gateway.http.upstream_connection import Pools, UpstreamConnection
@@ -58,7 +59,7 @@ class Settings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     model_timeouts: Mapping[str, Timeouts] = field(default_factory=dict)
     max_retries: int = 2
-    retry_budget_frac: float = 0.2  # retries as a fraction of all requests
+    retry_budget_frac: float = 0.2  # retries as a fraction of a tenant's requests
     hedge_delay_s: float = 0.0  # 0 = never
     hedge_max_frac: float = 0.05
     idle_per_node: int = 256  # connections kept open without a request
@@ -129,43 +130,6 @@ class Beginning(Protocol):
         """Send the request."""
 
 
-class Budget:
-    """Token bucket that allows an action for a fraction of all requests.
-
-    Unused tokens are saved up to `most`, so that the requests of a full node that fails can all be retried.
-    """
-
-    __slots__ = ("_at_first", "_frac", "_left", "_most")
-
-    def __init__(self, frac: float, most: float = 1000.0, at_first: float = 100.0) -> None:
-        self._most, self._at_first = most, min(most, at_first)
-        self._frac = self._left = 0.0
-        self.become(frac)
-
-    def become(self, frac: float) -> None:
-        """Change the fraction. A different fraction resets the saved tokens."""
-        if frac != self._frac:
-            self._frac = frac
-            self._left = self._at_first if frac > 0.0 else 0.0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether `take` would return False."""
-        return self._left < 1.0
-
-    def earn(self) -> None:
-        """Count a request that arrived."""
-        left = self._left + self._frac
-        self._left = left if left < self._most else self._most
-
-    def take(self) -> bool:
-        """Take one token. Returns False if there is none."""
-        if self.is_empty:
-            return False
-        self._left -= 1.0
-        return True
-
-
 @dataclass(slots=True, eq=False)
 class ConnectionContext:
     """The state of one process's data plane. `make_context` builds it; every connection holds it."""
@@ -180,13 +144,13 @@ class ConnectionContext:
     inbox: Inbox
     outbox: Outbox
     pools: Pools
-    retries: Budget
-    hedges: Budget
+    retries: TenantBudget
+    hedges: TenantBudget
     connections: set[Connection] = field(default_factory=set)
     exchanges: int = 0  # open exchanges of this process, from request head to end
     buffered_bytes: int = 0
     draining: bool = False
-    refusing: bool = False  # drain: new requests are refused
+    refusing: Refusal | None = None  # of all requests but health checks, while the process starts or ends
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     known_heads: KnownHeads = field(default_factory=KnownHeads)
     results: ResultCache | None = None  # where a route has one

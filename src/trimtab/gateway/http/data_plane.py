@@ -9,17 +9,20 @@ from collections.abc import Callable
 
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
-from trimtab.gateway.http.connection_context import Budget, ConnectionContext, Local, Settings
+from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings
 from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.upstream_connection import Pools
-from trimtab.gateway.model import Dispatcher, Observers
+from trimtab.gateway.model import Dispatcher, Observers, Refusal
 from trimtab.gateway.stall_detector import StallDetector
 
 DRAIN_STEP_S = 0.02
 SHUTDOWN_DELAY_S = 1.0
 BACKLOG = 4096  # connections that wait to be accepted
+
+_DRAINING = Refusal(503, "draining", "This gateway is about to end.", 1.0)
 
 
 def make_context(
@@ -45,8 +48,8 @@ def make_context(
         inbox=inbox,
         outbox=outbox,
         pools=Pools(loop, scanner, inbox, outbox, settings.idle_per_node, settings.idle_upstream_s),
-        retries=Budget(settings.retry_budget_frac),
-        hedges=Budget(settings.hedge_max_frac, most=1.0),
+        retries=TenantBudget(settings.retry_budget_frac),
+        hedges=TenantBudget(settings.hedge_max_frac, most=1.0),
     )
 
 
@@ -99,7 +102,7 @@ class DataPlane:
         now_s = context.loop.time()
         end_s, delay_end_s = now_s + timeout_s, now_s + min(timeout_s, delay_s)
         await self._until(lambda: self._server is None and not context.connections, delay_end_s)
-        context.refusing = True
+        context.refusing = _DRAINING
         for connection in tuple(context.connections):
             connection.drain()
         await self._until(lambda: not context.exchanges, end_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trimtab.gateway.api.batch_body import batch_key, texts_of
 from trimtab.gateway.api.split_body import items_of, parsed
-from trimtab.gateway.http.batched_requests import Batch, BatchKey
+from trimtab.gateway.http.batched_requests import Batch, BatchKey, BatchSizes
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.http.split_requests import SplitRequest
 from trimtab.gateway.model import Exchange, Kind
@@ -30,6 +30,7 @@ class GroupedRequests:
     batch: frozenset[str] = frozenset()
     batching: Batching = _unbatched
     _open: dict[BatchKey, Batch] = field(default_factory=dict)
+    _sizes: BatchSizes = field(default_factory=BatchSizes)
 
     def take(self, exchange: ProxiedExchange) -> bool:
         """Split or batch the request, where it can be and a plan says so."""
@@ -43,7 +44,7 @@ class GroupedRequests:
             return False
         request = parsed(body)
         return (may_split and self._split(exchange, kind, request)) or (
-            may_batch and self._batch(exchange, request)
+            may_batch and self._batch(exchange, facts.model, request)
         )
 
     def _split(self, exchange: ProxiedExchange, kind: Kind, request: dict[str, object]) -> bool:
@@ -55,10 +56,10 @@ class GroupedRequests:
         SplitRequest(exchange, request, sizes).start()
         return True
 
-    def _batch(self, exchange: ProxiedExchange, request: dict[str, object]) -> bool:
-        most, window_s = self.batching(exchange)
+    def _batch(self, exchange: ProxiedExchange, model: str, request: dict[str, object]) -> bool:
+        (most, window_s), most_texts = self.batching(exchange), self._sizes.most(model, exchange.arrived_s)
         texts, tenant = texts_of(request), exchange.tenant
-        if most < 2 or not texts or tenant is None:
+        if min(most, most_texts) < 2 or not texts or tenant is None:
             return False
         about = exchange.target, exchange.route, exchange.session, exchange.priority, exchange.background
         key = (tenant.name, *about, batch_key(request, texts))
@@ -67,8 +68,8 @@ class GroupedRequests:
             batch.fill()
             batch = None
         if batch is None:
-            batch = self._open[key] = Batch(self._open, key, request)
+            batch = self._open[key] = Batch(self._open, key, request, self._sizes, most_texts)
             batch.send_after(exchange.context.loop, window_s)
-        if batch.add(exchange, texts) >= most:
+        if batch.add(exchange, texts) >= most or batch.is_full:
             batch.fill()
         return True

@@ -21,6 +21,7 @@ from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal, Usage
 from trimtab.gateway.nodes.status_causes import cause_of_status
+from trimtab.gateway.nodes.tenant_holds import name_of
 from trimtab.gateway.stream_gaps import StreamGaps
 
 MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
@@ -84,9 +85,10 @@ class ProxiedExchange(IncomingExchange):
         if has_other_ways and not as_it_is and self._is_served_otherwise():
             return
         self.submitted = True
-        context.retries.earn()
+        payer = name_of(self.tenant)
+        context.retries.earn(payer)
         if context.settings.hedge_delay_s:
-            context.hedges.earn()
+            context.hedges.earn(payer)
         for tell in context.on_arrived:
             tell(self)
         context.dispatcher.submit(self)
@@ -382,7 +384,7 @@ class ProxiedExchange(IncomingExchange):
         if self.committed:
             self._break_off(upstream, cause, at_border)
             return
-        retry = self.may_retry(cause, upstream) and context.retries.take()
+        retry = self.may_retry(cause, upstream) and context.retries.take(name_of(self.tenant))
         self._kept = upstream.kept()
         if cause not in _REFUSALS:
             self._lost_nodes += 1
@@ -398,7 +400,8 @@ class ProxiedExchange(IncomingExchange):
         upstream = self.upstream
         if self.over or upstream is None or upstream.attempt is not attempt:
             return False
-        if self.context.retries.is_empty or not self.may_retry(Cause.FIRST_BYTE, upstream):
+        has_retry = self.context.retries.has_one(name_of(self.tenant))
+        if not has_retry or not self.may_retry(Cause.FIRST_BYTE, upstream):
             return False
         upstream.timed_out(Cause.FIRST_BYTE)
         return True
@@ -523,7 +526,7 @@ class ProxiedExchange(IncomingExchange):
     def try_hedge(self) -> None:
         """Send a hedge to a second node, if a node is free and the budget allows it."""
         context = self.context
-        if context.hedges.take():
+        if context.hedges.take(name_of(self.tenant)):
             node = context.dispatcher.hedge(self)
             if node is not None:
                 self._begin(node, hedge=True)

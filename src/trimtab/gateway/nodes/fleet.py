@@ -199,7 +199,7 @@ class Fleet:
             if tenant is not None:
                 self.tenant_holds.provisional[node.idx, hold] = tenant
             return
-        self.tenant_holds.keep(node, hold, tenant, for_s)
+        self.tenant_holds.keep(node, hold, reason, tenant, for_s)
         if hold in FAULTS:
             logger.warning("node %s: %s; only for tenant %s", node.name, reason, tenant)
 
@@ -210,7 +210,7 @@ class Fleet:
         for (node_idx, hold), cause in list(holds.provisional.items()):
             if cause != tenant:
                 node, state = self.nodes[node_idx], self._states[node_idx]
-                holds.keep(node, hold, cause, state.until_s[hold] - self.loop.time())
+                holds.keep(node, hold, state.holds[hold], cause, state.until_s[hold] - self.loop.time())
                 self.release(node, hold)
         return holds.of(tenant)
 

@@ -25,7 +25,7 @@ from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.nodes.tenant_failures import TenantFailures
-from trimtab.gateway.nodes.tenant_holds import sole
+from trimtab.gateway.nodes.tenant_holds import name_of, sole
 
 _Found = tuple[str, str | None]  # a reason, and the tenant that alone has met it
 
@@ -97,7 +97,7 @@ class _Record:
     tallies: dict[str, _Tally] = field(default_factory=dict)  # by tenant
     row: Counter[str] = field(default_factory=Counter)  # failures since its last good answer, by tenant
     ejections: Counter[str | None] = field(default_factory=Counter)  # of one tenant's requests; None = of all
-    ejected_s: float = float("-inf")  # for all
+    ejected_s: dict[str | None, float] = field(default_factory=dict)  # when last, by whom it holds for
 
     def tally(self, tenant: str) -> _Tally:
         """The attempts of a tenant."""
@@ -105,6 +105,10 @@ class _Record:
         if found is None:
             found = self.tallies[tenant] = _Tally()
         return found
+
+    def last_ejected_s(self, tenant: str) -> float:
+        """When the node was last ejected for this tenant or for all; −inf = never."""
+        return max(self.ejected_s.get(name, float("-inf")) for name in (tenant, None))
 
     def total(self) -> _Tally:
         """The attempts of all tenants."""
@@ -155,7 +159,7 @@ class OutlierEjection(HealthRule):
         if cause in _NO_FAULTS:
             return
         record = self._record(attempt.node)
-        if attempt.begun_s < record.ejected_s:  # it began before the ejection
+        if attempt.begun_s < record.last_ejected_s(name_of(exchange.tenant)):
             return
         node_idx, tenants = attempt.node.idx, self._tenants
         tenant = tenants.failed(exchange.tenant, node_idx)
@@ -180,15 +184,16 @@ class OutlierEjection(HealthRule):
         options, fleet, record = self._options, self._fleet, self._record(node)
         if not options.is_on or Hold.OUTLIER in fleet.state(node).holds:
             return False
-        is_for_one = tenant is not None and fleet.tenant_holds.others_are_active(tenant)
-        if not is_for_one and self._are_too_many_withheld(node):
+        holds = fleet.tenant_holds
+        only_for = tenant if tenant is not None and holds.others_are_active(tenant) else None
+        if only_for is None and self._are_too_many_withheld(node):
             fleet.report(f"ejection of {node.name}", f"not ejected, too many are withheld: {reason}")
             return False
-        key = tenant if is_for_one else None
-        record.ejections[key] += 1
-        if not is_for_one:
-            record.ejected_s = fleet.loop.time()
-        for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections[key])
+        if only_for is not None and holds.until_s(node, Hold.OUTLIER, only_for) > fleet.loop.time():
+            return False  # part of the burst that it is ejected for
+        record.ejections[only_for] += 1
+        record.ejected_s[only_for] = fleet.loop.time()
+        for_s = min(options.max_ejection_s, options.base_ejection_s * record.ejections[only_for])
         fleet.report(f"ejection of {node.name}", "")
         fleet.hold_for(node, Hold.OUTLIER, f"ejected for {for_s:g} s: {reason}", for_s, tenant)
         return True

@@ -42,6 +42,7 @@ class _Kept:
     """A node that is withheld from a tenant."""
 
     node: Node
+    reason: str
     until_s: float
     timer: asyncio.TimerHandle
 
@@ -70,12 +71,12 @@ class TenantHolds:
         seen_s = self._before[1] if self._last[0] == tenant else self._last[1]
         return self._loop.time() - seen_s < ACTIVE_S
 
-    def keep(self, node: Node, hold: Hold, tenant: str, for_s: float) -> None:
+    def keep(self, node: Node, hold: Hold, reason: str, tenant: str, for_s: float) -> None:
         """Withhold the node from this tenant."""
         key = tenant, node.idx, hold
         self._drop(key)
         timer = self._loop.call_later(for_s, self._release, key)
-        self._kept[key] = _Kept(node, self._loop.time() + for_s, timer)
+        self._kept[key] = _Kept(node, reason, self._loop.time() + for_s, timer)
 
     def until_s(self, node: Node, hold: Hold, tenant: str) -> float:
         """Until when the node is withheld from this tenant; −inf = it is not."""
@@ -87,6 +88,13 @@ class TenantHolds:
         if not self._kept:
             return []
         return list(dict.fromkeys(node_idx for name, node_idx, _ in self._kept if name == tenant))
+
+    def reasons(self) -> dict[str, dict[str, str]]:
+        """Why nodes are withheld, by the name of the node and of the tenant."""
+        found: dict[str, dict[str, str]] = {}
+        for (tenant, _, _), kept in self._kept.items():
+            found.setdefault(kept.node.name, {})[tenant] = kept.reason
+        return found
 
     def forget(self, node: Node) -> None:
         """The node is gone."""

@@ -21,6 +21,7 @@ class NodeFigures(TypedDict):
     models: list[str]
     health: str  # up, suspect, down, ejected, draining
     reason: str
+    withheld_from: dict[str, str]  # tenants that do not get it, with the reason
     in_flight: int
     capacity: int
     queued: int | None  # waiting requests that the backend reports
@@ -56,10 +57,14 @@ def node_figures(
     nodes: Sequence[Node],
     now_s: float,
     signals: Mapping[str, SignalFigures] = MappingProxyType({}),
+    withheld: Mapping[str, dict[str, str]] = MappingProxyType({}),
 ) -> list[NodeFigures]:
-    """The figures of each node. `signals`: by the name of the node."""
+    """The figures of each node. `signals`, and tenants that it is `withheld` from: by the node's name."""
     use = summaries.node_use(store)
-    return [_node(store, node, use.get(node.name), now_s, signals.get(node.name)) for node in nodes]
+    return [
+        _node(store, node, use.get(node.name), now_s, signals.get(node.name), withheld.get(node.name, {}))
+        for node in nodes
+    ]
 
 
 def _node(
@@ -68,6 +73,7 @@ def _node(
     use: summaries.NodeUse | None,
     now_s: float,
     signals: SignalFigures | None,
+    withheld_from: dict[str, str],
 ) -> NodeFigures:
     def counted(family: str, own: int) -> int:
         row = store.tables.get(family, {}).get((node.name,))
@@ -80,6 +86,7 @@ def _node(
         "models": list(node.models),
         "health": node.health.name.lower(),
         "reason": node.reason,
+        "withheld_from": withheld_from,
         "in_flight": in_flight,
         "capacity": node.max_requests,
         "queued": int(node.reported["waiting"]) if "waiting" in node.reported else None,
