@@ -190,7 +190,7 @@ def main() -> None:
     """Run the command line; always ends in SystemExit with one of the exit codes of `--help`."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
-    atexit.register(gc.freeze)  # the interpreter would search all of Numba for cycles as it ends: half a second
+    atexit.register(gc.freeze)  # the interpreter would search all of Numba for cycles as it ends: 0.5 s
     try:
         typer.main.get_command(app)(prog_name="trimtab")
     except SystemExit as end:
