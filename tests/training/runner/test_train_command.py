@@ -64,6 +64,22 @@ def test_a_full_disk_is_told_with_the_way_to_go_on(
     assert hint == f"go on with: trimtab train run --resume {folder.name} --journal {tmp_path}"
 
 
+def test_ctrl_c_while_processes_begin_is_told_by_the_run_alone(tmp_path: Path) -> None:
+    """Helpers import, and get the signal as all of a terminal's processes do; none writes or lives on."""
+    words = [*COMMAND, *run_words(tmp_path, job("fit", 1600))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None
+        begun = run.stdout.readline().strip()
+        os.killpg(run.pid, signal.SIGINT)
+        told = run.stdout.read().splitlines()  # to the end of all that could write
+    again = f"go on with: trimtab train {begun.replace('run', 'run --resume')} --journal {tmp_path}"
+    assert told == ["interrupted", again]
+    assert run.returncode == 130
+
+
 def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(
     tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
