@@ -88,9 +88,16 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "chain report r1": "chains",
     "chain trace r1 --out t.json": "chains",
     "chain cancel r1": "chains",
+    "chain backup runs.zip r1": "chains",
+    "chain restore runs.zip": "chains",
     "train run jobs.yaml": "jobs",
     "train list": "jobs",
     "train show r1": "jobs",
+    "train add r1 jobs.yaml": "jobs",
+    "train cancel r1 a": "jobs",
+    "train priority r1 5 a": "jobs",
+    "train drain r1 here": "jobs",
+    "train undrain r1 here": "jobs",
     "warmup --help": "",
 }
 

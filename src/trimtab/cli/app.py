@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
+import gc
 import logging
 import os
 import signal
@@ -38,6 +41,7 @@ from trimtab.errors import MissingExtra, TrimtabError
 from trimtab.version import __version__
 
 DEBUG = "TRIMTAB_DEBUG"
+FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS
 
 
 def _is_debugging() -> bool:
@@ -57,6 +61,15 @@ def _told(error: TrimtabError, ctx: Any) -> typer.Exit:
         error = missing_extra(ctx.invoked_subcommand, error) or error
     _say(f"error: {error}", *getattr(error, "__notes__", ()))
     return typer.Exit(error.exit_code)
+
+
+def _full(error: OSError) -> TrimtabError:
+    """A full disk is no fault of trimtab."""
+    of = f": {error.filename}" if error.filename is not None else ""
+    told = TrimtabError(f"{error.strerror}{of}")
+    for line in getattr(error, "__notes__", ()):
+        told.add_note(line)
+    return told
 
 
 def _hide_placeholder(command: Any) -> None:
@@ -96,6 +109,10 @@ class Commands(TyperGroup):
             if found is None:
                 raise
             raise _told(found, ctx) from None
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise _told(_full(error), ctx) from None
         except KeyboardInterrupt as error:
             _say("interrupted", *getattr(error, "__notes__", ()))
             raise typer.Exit(INTERRUPTED) from None
@@ -188,6 +205,7 @@ def main() -> None:
     """Run the command line; always ends in SystemExit with one of the exit codes of `--help`."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
+    atexit.register(gc.freeze)  # the interpreter would search all of Numba for cycles as it ends: 0.5 s
     try:
         typer.main.get_command(app)(prog_name="trimtab")
     except SystemExit as end:

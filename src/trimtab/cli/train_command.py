@@ -85,7 +85,7 @@ def run_jobs(
 
     chosen = replace(_choice(file, policy, slots, clock, resume, retry_failed), on=on)
     again = f" --journal {journal}" if journal is not None else ""
-    with resumable((KeyboardInterrupt, TrimtabError), "trimtab train run", again) as begun:
+    with resumable((KeyboardInterrupt, TrimtabError, OSError), "trimtab train run", again) as begun:
         outcome = _run(chosen, journal, begun.append, quiet=quiet or json)
         if outcome.state == STOPPED:
             raise KeyboardInterrupt

@@ -65,7 +65,10 @@ class RunJournal:
         """Make or upgrade the tables, and give signs of life. Raises UsageError if there is no database."""
         await self._store.open()
         if not self._store.available:
-            raise UsageError("the journal cannot be opened", field="store", value=self._store.reason)
+            expected = None if self._file is None else f"{self._file} that can be written"
+            raise UsageError(
+                "the journal cannot be opened", field="store", value=self._store.reason, expected=expected
+            )
         log = None if self._file is None else JournalLog(self._file, self.owner)
         self._writer = JournalWriter(self._store.engine, self._failed, log, self._outage_s)
         await self._beat()

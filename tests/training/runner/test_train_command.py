@@ -22,8 +22,7 @@ from typer.testing import CliRunner
 from support.train_runs import job, jobs_text, last_state
 from trimtab.cli.app import app
 from trimtab.cli.train_progress import jobs_table
-from trimtab.training.runner import run_ledger
-from trimtab.training.runner.generation import Generation
+from trimtab.training.runner import run_ledger, train_jobs
 from trimtab.training.runner.live_job import LiveJob
 from trimtab.training.runner.live_table import JobRow
 
@@ -49,19 +48,52 @@ def kill_when_it_trains(runs: Path, pid: int, number: signal.Signals) -> None:
     os.kill(pid, number)
 
 
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ((LiveJob, "begin"), "its jobs are stopped: No space left on device"),
+        ((train_jobs, "recorded"), "error: No space left on device: jobs.csv"),
+    ],
+)
 def test_a_full_disk_is_told_with_the_way_to_go_on(
-    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], told: str
 ) -> None:
-    def full(self: LiveJob, generation: Generation) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "jobs.csv")
 
-    monkeypatch.setattr(LiveJob, "begin", full)
+    monkeypatch.setattr(*where, full)
     result = cli(*run_words(tmp_path, job("fit", 8)))
     (folder,) = tmp_path.glob("train_*")
     assert result.exit_code == 1, result.output
     problem, hint = result.stderr.splitlines()[-2:]
-    assert problem.endswith("its jobs are stopped: No space left on device")
+    assert problem.endswith(told)
     assert hint == f"go on with: trimtab train run --resume {folder.name} --journal {tmp_path}"
+
+
+@pytest.mark.parametrize("command", ["run", "list"])
+def test_a_journal_that_cannot_be_is_the_users_error(tmp_path: Path, cli: Any, command: str) -> None:
+    words = run_words(tmp_path, job("fit", 8)) if command == "run" else ["list"]
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    result = cli(*words, "--journal", no_folder)
+    assert result.exit_code == 2, result.output
+    assert result.stderr == f"error: --journal: cannot be made: File exists (got '{no_folder}')\n"
+
+
+def test_ctrl_c_while_processes_begin_is_told_by_the_run_alone(tmp_path: Path) -> None:
+    """Helpers import, and get the signal as all of a terminal's processes do; none writes or lives on."""
+    words = [*COMMAND, *run_words(tmp_path, job("fit", 1600))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None
+        begun = run.stdout.readline().strip()
+        os.killpg(run.pid, signal.SIGINT)
+        told = run.stdout.read().splitlines()  # to the end of all that could write
+    again = f"go on with: trimtab train {begun.replace('run', 'run --resume')} --journal {tmp_path}"
+    assert told == ["interrupted", again]
+    assert run.returncode == 130
 
 
 def test_ctrl_c_stops_at_a_checkpoint_and_resume_goes_on(

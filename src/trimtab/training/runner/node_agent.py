@@ -322,7 +322,6 @@ def main() -> None:
     given = options.parse_args()
     if given.detach and os.fork():
         os._exit(0)
-    os.setsid()  # Ctrl-C is the run's to handle
     lock = -1
     if given.lock:
         lock = os.open(given.lock, os.O_RDWR | os.O_CREAT, 0o644)

@@ -38,8 +38,14 @@ def agent_process(
     command += ["--detach"] if detach else []
     try:
         with theirs:
-            fds, nothing = (theirs.fileno(),), subprocess.DEVNULL
-            return subprocess.Popen(command, env=env, pass_fds=fds, stdin=nothing), ours
+            process = subprocess.Popen(
+                command,
+                env=env,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is the run's to handle
+            )
+            return process, ours
     except OSError:
         ours.close()
         raise

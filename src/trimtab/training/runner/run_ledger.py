@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,14 @@ def journal_url_of(folder: Path) -> str:
     return f"sqlite:///{folder.absolute() / 'journal.db'}"
 
 
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise UsageError(f"cannot be made: {why}", field="--journal", value=str(folder)) from error
+
+
 def _options(settings: RunSettings) -> str:
     return json.dumps({**asdict(settings), "tags": {"policy": settings.policy}})
 
@@ -99,10 +108,12 @@ class RunLedger:
     Args:
         folder: of all runs; this one's files are in a folder of its id.
         failed: called when something cannot be kept.
+
+    Raises UsageError where there is no such folder and it cannot be made.
     """
 
     def __init__(self, folder: Path, failed: Callable[[BaseException], None] = lambda _: None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         self.folder = folder.absolute()  # ranks are told of its files, and run in other folders
         self.journal = RunJournal(journal_url_of(folder), failed=failed, kind="train")
         self.run_id = ""
@@ -138,7 +149,7 @@ class RunLedger:
         )
         given = [(k, job.model_dump_json().encode()) for k, job in enumerate(listed.jobs)]
         await self.journal.begin(record, given)
-        self.run_folder.mkdir(parents=True, exist_ok=True)
+        _make(self.run_folder)
         return KnownRun(self.run_id, settings, listed, record.created_s)
 
     async def take_over(self, run_id: str, *, retry_failed: bool) -> KnownRun:

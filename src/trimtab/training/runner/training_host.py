@@ -14,9 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -24,25 +22,19 @@ import numpy as np
 from trimtab.errors import TrimtabError
 from trimtab.jobs.store.store_errors import StoreUnavailable
 from trimtab.training.job_records import JobRecords
-from trimtab.training.runner.checkpoint_files import (
-    Checkpoint,
-    generation_folder,
-    link_newest,
-    newest_checkpoint,
-    prune,
-    set_aside,
-)
+from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question
 from trimtab.training.runner.forecasts import Forecasts
 from trimtab.training.runner.generation import Ending, Generation, Verdict
+from trimtab.training.runner.generation_end import end_of
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
-from trimtab.training.runner.live_job import JobState, LiveJob, job_folder, log_end
+from trimtab.training.runner.live_job import JobState, LiveJob, job_folder
 from trimtab.training.runner.live_table import JobRow, job_row
 from trimtab.training.runner.node_programs import SlotSource
 from trimtab.training.runner.obeyed_commands import ObeyedCommands
 from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report
-from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, GenerationEnd, KnownRun, RunLedger
+from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, KnownRun, RunLedger
 from trimtab.training.runner.slot_pool import PLAIN, SlotPool
 
 PAUSE_S: Final = 0.1  # between two turns where nothing happens
@@ -413,38 +405,31 @@ class TrainingHost:
 
     async def _settle(self, job: LiveJob, generation: Generation) -> None:
         """Find the checkpoint from which the job goes on, and say what happened."""
-        verdict = generation.verdict(job.log)
-        if verdict.is_doubtful:
-            folder = generation_folder(job.checkpoints, generation.number)
-            for step in generation.stops:
-                set_aside(folder / f"step-{step:012d}")
-        found, problems = await asyncio.to_thread(_tidied, job)
-        if verdict.rank >= 0:
-            log = Path(job.log.format(rank=verdict.rank))
-            verdict = replace(verdict, problem=verdict.problem + await asyncio.to_thread(log_end, log))
+        end = await asyncio.to_thread(end_of, job, generation)
         now_s = self.now_s
         self._account(now_s)
         had = -1 if job.checkpoint is None else job.samples
         job.gap_s = job.longest_gap_s
-        job.checkpoint, job.current = found, None
+        job.checkpoint, job.current = end.checkpoint, None
         for node_idx, slots in generation.slots.items():
             self.pool.give_back(node_idx, slots)
         if generation.has_reported:
             self._decisions.restarts.add(job.idx, generation.restart_s)
-        if verdict.ending is not Ending.FINISHED:
+        if end.verdict.ending is not Ending.FINISHED:
             self._set_work(job, job.work)
-        self._record(job, generation, verdict, now_s)
-        problems += [verdict.problem] if verdict.problem else []
-        problems = problems or _unsaved(generation, found, verdict)
+        predicted_s = float(self._decisions.admission_end_s[job.idx])
+        where = ",".join(self.pool.names[j] for j in generation.slots)
+        self._ledger.ended(end.record(job.idx, generation, predicted_s, now_s), where)
         job.silences = job.silences if generation.broken else 0
-        if found is not None and found.samples > had:
+        if end.checkpoint is not None and end.checkpoint.samples > had:
             job.failures = 0
-        elif problems and not generation.lost:
+        elif end.problems and not generation.lost:
             job.failures += 1
-        for problem in problems:
-            if problem != verdict.problem or not self._fails(job, verdict):  # else told as why it fails
-                self._note(job, _goes_on_from(found, verdict, problem))
-        self._go_on(job, verdict, now_s)
+        for problem in end.problems:
+            is_told = problem == end.verdict.problem and self._fails(job, end.verdict)  # as why it fails
+            if not is_told:
+                self._note(job, end.goes_on_from(problem))
+        self._go_on(job, end.verdict, now_s)
         self._wake.set()
 
     def _fails(self, job: LiveJob, verdict: Verdict) -> bool:
@@ -470,30 +455,6 @@ class TrainingHost:
         self._decisions.failed(job.idx, why, self.now_s)
         self._ledger.job_ended(job.idx, state, why)
         self._say(f"{job.spec.id}: {state}: {why}")
-
-    def _record(self, job: LiveJob, generation: Generation, verdict: Verdict, now_s: float) -> None:
-        told = GenerationEnd(
-            job=job.idx,
-            number=generation.number,
-            ending=verdict.ending.value,
-            problem=verdict.problem,
-            gpus=generation.n_gpus,
-            nodes=len(generation.slots),
-            samples=generation.samples,
-            step=generation.step,
-            step_s=generation.step_s,
-            sync_s=generation.sync_s,
-            grad_sqr=generation.grad_sqr,
-            grad_var=generation.grad_var,
-            batch=generation.plan.batch,
-            local_batch=generation.plan.local_batch,
-            accumulation=generation.plan.accumulation,
-            predicted_end_s=float(self._decisions.admission_end_s[job.idx]),
-            seconds_s=now_s - generation.started_s,
-            restart_s=generation.restart_s,
-            ended_s=now_s,
-        )
-        self._ledger.ended(told, ",".join(self.pool.names[j] for j in generation.slots))
 
     # Books.
 
@@ -536,31 +497,3 @@ class TrainingHost:
 def _same(generation: Generation, wanted: Any) -> bool:
     has = {j: len(slots) for j, slots in generation.slots.items()}
     return has == {int(j): int(wanted[j]) for j in np.flatnonzero(wanted)}
-
-
-def _unsaved(generation: Generation, found: Checkpoint | None, verdict: Verdict) -> list[str]:
-    """The problem of a generation that stopped as it should and has no checkpoint of that step."""
-    if verdict.ending is not Ending.PREEMPTED or not generation.stops or generation.samples == 0:
-        return []
-    step = max(generation.stops)
-    if found is not None and (found.generation, found.step) == (generation.number, step):
-        return []
-    return [f"no good checkpoint of step {step}, at which it stopped"]
-
-
-def _goes_on_from(found: Checkpoint | None, verdict: Verdict, problem: str) -> str:
-    if verdict.ending is Ending.FINISHED:
-        return problem
-    good = "none" if found is None else f"step {found.step}, {found.samples} samples"
-    what, *log = problem.split("\n", 1)
-    return "\n".join([f"{what}; its last good checkpoint: {good}", *log])
-
-
-def _tidied(job: LiveJob) -> tuple[Checkpoint | None, list[str]]:
-    """The newest good checkpoint, linked, the older ones deleted; and what is wrong with newer ones."""
-    found, problems = newest_checkpoint(job.checkpoints)
-    prune(job.checkpoints)
-    if found is not None:
-        with contextlib.suppress(OSError):  # a full disk: the checkpoint itself is there
-            link_newest(found, job.model)
-    return found, problems
