@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from trimtab.chains import Chain, blocks, chain, run, stage
 from trimtab.chains.data_tables import read_table
+from trimtab.chains.input_files import read_inputs
 from trimtab.cli.app import app
 from trimtab.clusters.in_process import InProcess
 from trimtab.errors import UsageError
@@ -111,6 +112,14 @@ def test_a_table_gives_rows_and_its_columns_stand_before_the_outputs(tmp_path: P
     if suffix == "csv":
         found = found.with_columns(pl.col("at").str.to_datetime())
     assert_frame_equal(found, wanted, check_dtypes=suffix != "csv")
+
+
+def test_a_value_of_csv_that_is_no_number_refuses_its_row_alone(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("n,x\n1,2.5\ntwo,1\n3,no\n4,7\n")
+    found = read_inputs(tmp_path / "in.csv", Chain("any", {"n": int, "x": float}, (), None))
+    assert found.values == [{"n": 1, "x": 2.5}, {"n": 4, "x": 7.0}]
+    assert found.lines == [1, 4]
+    assert [problem.value for problem in found.problems] == ["two", "no"]
 
 
 def test_blocks_of_rows_are_inputs_and_outputs(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from multiprocessing.connection import Listener
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ from trimtab.chains import Session, StageNode, chain, shared, stage
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.errors import ChainError, UsageError
-from trimtab.live.shared_state import StateLost
+from trimtab.live.shared_state import StateAddress, StateLost, states_at
+from trimtab.live.value_codec import decode, encode
 
 
 @shared(restart="restored")
@@ -83,6 +87,32 @@ def test_workers_share_one_object_that_outlives_its_process_as_declared(make: An
         assert "LookupError: no such thing" in str(failed.failure)
         last = value[2]
     assert not os.path.exists(f"/proc/{last}")  # it ends with its session
+
+
+def test_a_call_that_an_ending_process_has_not_read_is_made_again_and_one_that_it_has_read_is_not(
+    tmp_path: Path,
+) -> None:
+    calls_read = list[Any]()
+
+    def serve(listener: Listener) -> None:
+        with listener.accept() as first:
+            first.poll(None)  # the call is there
+        with listener.accept() as second:
+            calls_read.append(decode(second.recv_bytes()))
+            second.send_bytes(encode((True, 7)))
+            second.recv_bytes()
+        listener.close()
+
+    listener = Listener(str(tmp_path / "socket"), authkey=b"key")
+    at = StateAddress(Kept.state_name, str(tmp_path / "socket"), b"key")
+    server = threading.Thread(target=serve, args=(listener,))
+    server.start()
+    with states_at([at]):
+        assert Kept.add(3) == 7
+        with pytest.raises(StateLost, match="Kept: its process ended during a call"):
+            Kept.add(4)
+    server.join()
+    assert calls_read == [("add", (3,), {})]
 
 
 @pytest.mark.xdist_group("ray")

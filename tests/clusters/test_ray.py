@@ -98,8 +98,11 @@ def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_attempt_
 
 
 @needs_ray
-def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back() -> None:
+def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, it neither answers nor uses the processor. One that does use it is left alone."""
+    monkeypatch.setattr(
+        "trimtab.clusters.ray.worker_pools.CUT_BEATS", 10_000
+    )  # a loaded machine answers late
 
     async def work(bench: Bench) -> None:
         backend: Any = bench.backend

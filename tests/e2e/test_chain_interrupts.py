@@ -57,7 +57,7 @@ class Terminal:
                 "--workers", "2", "--journal", str(folder / "journal"), "--out", str(folder / "out.jsonl"),
             ],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: _take(theirs),
         )  # fmt: skip
         os.close(theirs)
 
@@ -77,6 +77,11 @@ class Terminal:
             shown += data
         os.close(self._ours)
         return self.process.wait(timeout=60.0), re.sub(r"\s+", " ", shown.decode())
+
+
+def _take(terminal: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
 
 
 def outputs(folder: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -29,6 +30,11 @@ _FORMAT_OF: Final = {
 def is_table(path: Path) -> bool:
     """Whether a file's name says that it is a table."""
     return path.suffix.lower() in _FORMAT_OF
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a table's values have no types of their own."""
+    return _FORMAT_OF[path.suffix.lower()] == _CSV
 
 
 def read_table(path: Path, chain: Chain) -> pl.DataFrame:
@@ -133,6 +139,18 @@ def _rows(frame: pl.DataFrame, chain: Chain) -> Iterator[Mapping[str, Any]]:
             "has no column for an input of the chain", field=missing or "inputs",
             value=", ".join(frame.columns), expected=f"columns {', '.join(needed or names)}",
         )  # fmt: skip
+
+
+def with_numbers(row: Mapping[str, Any], chain: Chain) -> Mapping[str, Any]:
+    """A row of CSV, in which numbers are text if another value of their column is none."""
+    return {name: _number(value, chain.inputs.get(name)) for name, value in row.items()}
+
+
+def _number(value: Any, kind: Any) -> Any:
+    if isinstance(value, str) and kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def _is_mapping(kind: Any) -> bool:

@@ -24,6 +24,7 @@ from trimtab.engine.live_runs import LiveRuns
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, ProcessPlanner
 from trimtab.live.stage_backend import NodeChange, StageCode, StageNode
+from trimtab.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +107,8 @@ class DecisionLoop:
         failures = self._live.policy_failures
         if len(str(failures)) > len(str(self._failures)) or not self._failures:
             logger.warning(
-                "policy %s: least-connections decides in its place, %d times so far: %s",
-                self._label, failures, self._live.last_failure,
+                "policy %s: least-connections decides in its place, %s so far: %s",
+                self._label, counted(failures, "time"), self._live.last_failure,
             )  # fmt: skip
         self._failures = failures
 

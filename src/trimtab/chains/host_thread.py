@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -10,6 +11,12 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 UNWIND_S: Final = 10.0  # for what still runs to end when the thread stops
+
+
+def let_ctrl_c_end_waits() -> None:
+    """Let Ctrl-C end a wait for another thread. Polars, once imported, has the system go on with the wait."""
+    if threading.current_thread() is threading.main_thread():
+        signal.siginterrupt(signal.SIGINT, True)
 
 
 class HostThread:
@@ -27,6 +34,7 @@ class HostThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine, once it is there. An interrupt of the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        let_ctrl_c_end_waits()
         try:
             return future.result()
         except BaseException:

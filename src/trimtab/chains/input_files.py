@@ -66,12 +66,14 @@ def read_inputs(path: Path, chain: Chain, block_rows: int = 0) -> InputFile:
 
 
 def _read_rows(path: Path, chain: Chain, block_rows: int) -> InputFile:
-    from trimtab.chains.data_tables import TableInputs, read_table
+    from trimtab.chains.data_tables import TableInputs, is_csv, read_table, with_numbers
 
     table = read_table(path, chain)
     found = InputFile(unit="block" if block_rows else "row")
     try:
         inputs = list(TableInputs([table], chain, block_rows))
+        if is_csv(path) and not block_rows:
+            inputs = [with_numbers(row, chain) for row in inputs]
     except UsageError as error:
         raise UsageError(
             error.problem, file=str(path), field=error.field, value=error.value, expected=error.expected

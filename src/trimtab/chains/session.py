@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
-from trimtab.chains.host_thread import HostThread
+from trimtab.chains.host_thread import HostThread, let_ctrl_c_end_waits
 from trimtab.chains.inputs import named_inputs
 from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
@@ -340,6 +340,7 @@ class RunHandle:
 
     def __iter__(self) -> Iterator[Result]:
         """Results as inputs finish."""
+        let_ctrl_c_end_waits()
         while (result := self._results.get()) is not None:
             yield result
         self._finish()

@@ -112,20 +112,34 @@ def shared(code: type | None = None, /, *, restart: str = "", save_every: int = 
 def _asked(at: StateAddress, message: bytes) -> bytes:
     """The answer of a state. Raises StateLost."""
     connections: dict[StateAddress, Connection] = _open.__dict__.setdefault("by_address", {})
-    is_answered = False
-    try:
-        connection = connections.get(at)
-        if connection is None or connection.poll():  # nothing is to come: its process has ended
-            connection = connections[at] = _connected(at)
-        connection.send_bytes(message)
-        answer = connection.recv_bytes()
-        is_answered = True
-        return answer
-    except (OSError, EOFError) as error:
-        raise StateLost(f"{at.name}: its process ended during a call") from error
-    finally:
-        if not is_answered and (broken := connections.pop(at, None)) is not None:
-            broken.close()  # an answer that comes late is for no later call
+    while True:
+        is_answered = is_sent = False
+        try:
+            connection = connections.get(at)
+            if connection is not None and connection.poll():  # nothing is to come: its process has ended
+                connections.pop(at).close()
+                connection = None
+            if connection is None:
+                connection = connections[at] = _connected(at)
+            connection.send_bytes(message)
+            is_sent = True
+            answer = connection.recv_bytes()
+            is_answered = True
+            return answer
+        except (OSError, EOFError) as error:
+            if at not in connections or not _is_unread(at, error, is_sent):
+                raise StateLost(f"{at.name}: its process ended during a call") from error
+        finally:
+            if not is_answered and (broken := connections.pop(at, None)) is not None:
+                broken.close()  # an answer that comes late is for no later call
+
+
+def _is_unread(at: StateAddress, error: Exception, is_sent: bool) -> bool:
+    """Whether the process ended before it had read the whole call, so that it is made again.
+
+    A local socket is reset if its other end was closed before all was read; a network has other reasons.
+    """
+    return not is_sent or (isinstance(at.address, str) and isinstance(error, ConnectionResetError))
 
 
 def _connected(at: StateAddress) -> Connection:
@@ -133,7 +147,7 @@ def _connected(at: StateAddress) -> Connection:
     while True:
         try:
             return Client(at.address, authkey=at.key)
-        except OSError:
+        except (OSError, EOFError):
             if time.monotonic() > until_s:
                 raise
             time.sleep(POLL_S)
