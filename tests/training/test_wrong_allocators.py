@@ -49,6 +49,14 @@ WRONG = {
         "return Allocation(counts=np.zeros((n, 1)), rejected={n: 'why'})",
         "returned rejected = {1: 'why'}; expected rows of jobs",
     ),
+    "admitted": (
+        "return Allocation(counts=np.zeros((n, 1)), admitted=0)",
+        "returned admitted = 0; expected rows of jobs",
+    ),
+    "mask": (  # read as numbers it would admit the first job
+        "return Allocation(counts=np.zeros((n, 1)), admitted=np.zeros(n, bool))",
+        "returned admitted = array([False]); expected rows of jobs",
+    ),
 }
 CLUSTER = "types: {a: {accelerators: 4, memory_gib: 1}}\nnodes: [{type: a, count: 1}]\n"
 
