@@ -108,7 +108,7 @@ def test_thresholds_that_are_none_are_the_users_error(thresholds: str) -> None:
     words = ["compare", "elastic-training", "--policy", f"tiresias(thresholds={thresholds})", "--no-sweep"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2, result.output
-    assert f"tiresias.thresholds: cannot be used (got '{thresholds}')" in result.stderr
+    assert f"tiresias.thresholds: out of range (got '{thresholds}')" in result.stderr
 
 
 def test_simulator_and_real_jobs_name_it_alike(tmp_path: Path) -> None:
