@@ -49,6 +49,14 @@ WRONG = {
         "return Allocation(counts=np.zeros((n, 1)), rejected={n: 'why'})",
         "returned rejected = {1: 'why'}; expected rows of jobs",
     ),
+    "admitted": (
+        "return Allocation(counts=np.zeros((n, 1)), admitted=0)",
+        "returned admitted = 0; expected rows of jobs",
+    ),
+    "mask": (  # read as numbers it would admit the first job
+        "return Allocation(counts=np.zeros((n, 1)), admitted=np.zeros(n, bool))",
+        "returned admitted = array([False]); expected rows of jobs",
+    ),
 }
 CLUSTER = "types: {a: {accelerators: 4, memory_gib: 1}}\nnodes: [{type: a, count: 1}]\n"
 
@@ -100,7 +108,7 @@ def test_thresholds_that_are_none_are_the_users_error(thresholds: str) -> None:
     words = ["compare", "elastic-training", "--policy", f"tiresias(thresholds={thresholds})", "--no-sweep"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2, result.output
-    assert f"tiresias.thresholds: cannot be used (got '{thresholds}')" in result.stderr
+    assert f"tiresias.thresholds: out of range (got '{thresholds}')" in result.stderr
 
 
 def test_simulator_and_real_jobs_name_it_alike(tmp_path: Path) -> None:

@@ -18,8 +18,16 @@ from trimtab.training.shared_gpus import is_second, partners_of
 from trimtab.words import counted
 
 TOLD: Final = 80  # characters of a wrong value in a message
-_WHOLE: Final = ("gpus", "counts", "accumulation", "partner_row", "admitted")
-_NUMBERS: Final = ("local_batch", "share_frac", "planned_end_s", "planned_finish_s")
+_WHOLE: Final = frozenset({"gpus", "counts", "accumulation", "partner_row", "admitted"})
+_ONE_EACH: Final = (
+    "local_batch",
+    "accumulation",
+    "partner_row",
+    "share_frac",
+    "planned_end_s",
+    "planned_finish_s",
+)
+_COLUMNS: Final = ("gpus", "counts", "admitted", *_ONE_EACH)
 
 _RULES = (  # as in `first_broken`
     "takes its GPUs from the online service",
@@ -80,23 +88,23 @@ class AllocationCheck:
                 self._wrong(
                     now_s, f"returned {name} = {_told(texts)}; expected rows of jobs with a text each"
                 )
-        whole = {name: self._whole(name, getattr(made, name), now_s) for name in _WHOLE}
-        for name in ("accumulation", "partner_row"):
-            self._one_each(name, whole[name], n_jobs, now_s)
-        if (rows := whole["admitted"]) is not None and not all(_is_row(row, n_jobs) for row in rows):
+        given: dict[str, Any] = {}
+        for name in _COLUMNS:
+            if (column := getattr(made, name)) is not None:
+                read = self._whole if name in _WHOLE else self._numbers
+                given[name] = values = read(name, column, now_s)
+                if name in _ONE_EACH and values.shape != (n_jobs,):
+                    self._wrong(now_s, f"returned {name} of shape {values.shape}; expected {(n_jobs,)}")
+        admitted = np.asarray(made.admitted)
+        if "admitted" in given and (admitted.dtype.kind == "b" or not _are_rows(given["admitted"], n_jobs)):
             self._wrong(now_s, f"returned admitted = {_told(made.admitted)}; expected rows of jobs")
-        numbers = {name: self._numbers(name, getattr(made, name), now_s) for name in _NUMBERS}
-        for name, values in numbers.items():
-            self._one_each(name, values, n_jobs, now_s)
-        fields: dict[str, Any] = {**whole, **numbers}
-        return replace(made, **fields)
+        is_as_read = all(values is getattr(made, name) for name, values in given.items())
+        return made if is_as_read else replace(made, **given)
 
-    def _numbers(self, name: str, given: object, now_s: float) -> Floats | None:
-        if given is None:
-            return None
+    def _numbers(self, name: str, given: object, now_s: float) -> Floats:
         try:
             values = np.asarray(given)
-            numbers = values.astype(np.float64)
+            numbers = values.astype(np.float64, copy=False)
         except (TypeError, ValueError):
             self._wrong(now_s, f"returned {name} = {_told(given)}; expected an array of numbers")
         if np.isnan(numbers).any():
@@ -104,21 +112,15 @@ class AllocationCheck:
             self._wrong(now_s, f"returned nan in {name}, at {at}; expected numbers")
         return numbers
 
-    def _whole(self, name: str, given: object, now_s: float) -> Ints | None:
+    def _whole(self, name: str, given: object, now_s: float) -> Ints:
         if isinstance(given, np.ndarray) and given.dtype.kind in "iu":
             return given
         numbers = self._numbers(name, given, now_s)
-        if numbers is None:
-            return None
         odd = np.argwhere(numbers != np.round(numbers))
         if len(odd) or np.isinf(numbers).any():
             at = odd[0].tolist() if len(odd) else np.argwhere(np.isinf(numbers))[0].tolist()
             self._wrong(now_s, f"returned {numbers[tuple(at)]:g} in {name}, at {at}; expected whole numbers")
         return numbers.astype(np.int64)
-
-    def _one_each(self, name: str, values: Ints | Floats | None, n_jobs: int, now_s: float) -> None:
-        if values is not None and values.shape != (n_jobs,):
-            self._wrong(now_s, f"returned {name} of shape {values.shape}; expected {(n_jobs,)}")
 
     def _pairs(self, jobs: Records, allocation: Allocation, given: Ints, partner: Ints, now_s: float) -> None:
         """Partners name each other, hold the same GPUs, and take no more than their time."""
@@ -212,6 +214,10 @@ class AllocationCheck:
 
 def _is_row(row: object, n_jobs: int) -> bool:
     return isinstance(row, int | np.integer) and 0 <= int(row) < n_jobs
+
+
+def _are_rows(rows: Ints, n_jobs: int) -> bool:
+    return rows.ndim == 1 and bool(((rows >= 0) & (rows < n_jobs)).all())
 
 
 def _told(value: object) -> str:

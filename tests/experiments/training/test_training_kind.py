@@ -15,7 +15,7 @@ import trimtab
 from support.training_runs import jobs_of, random_jobs, run_of, scaling_table
 from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Workload
-from trimtab.errors import TraceError, UsageError
+from trimtab.errors import ScenarioError, TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
 from trimtab.experiments.scenario.parts import Parts
 from trimtab.experiments.training.resolve_training import resolve_training
@@ -40,6 +40,26 @@ CLUSTER = """\
 types: {node: {accelerators: 4, memory_gib: 64, usd_per_hour: 8}}
 nodes: [{type: node, count: 2}]
 """
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"load": -1.0}, "jobs.load: .*-1.0.*greater than 0"),
+        ({"load": float("nan")}, "jobs.load: .*nan.*finite"),
+        ({"limit": 0}, "jobs.trace.limit: .*0.*greater than or equal to 1"),
+    ],
+)
+def test_options_of_a_comparison_are_held_to_what_the_file_may_say(
+    tmp_path: Path, given: dict[str, float], told: str
+) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,submit_s,gpus,duration_s\na,0,2,60\nb,9,2,60\n")
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    with pytest.raises(ScenarioError, match=told):
+        resolve_training(
+            None,
+            Parts(trace=tmp_path / "jobs.csv", cluster=tmp_path / "cluster.yaml", **given),  # type: ignore[arg-type]
+        )
 
 
 def test_the_bound_on_mean_completion_by_hand() -> None:

@@ -270,10 +270,11 @@ class TrainingScenario(ScenarioFile):
         limit: int | None = None,
     ) -> TrainingScenario:
         """The scenario with every argument that is not None replaced. Raises ScenarioError."""
-        jobs = self.jobs if load is None else self.jobs.model_copy(update={"load": load})
-        if limit is not None and jobs.trace is not None:
-            trace = jobs.trace.model_copy(update={"limit": limit})
-            jobs = jobs.model_copy(update={"trace": trace})
+        jobs = dict(self.jobs)  # fields, not a copy of the section: so they are checked
+        if load is not None:
+            jobs["load"] = load
+        if limit is not None and self.jobs.trace is not None:
+            jobs["trace"] = dict(self.jobs.trace) | {"limit": limit}
         changed: dict[str, Any] = {"jobs": jobs}
         if cluster is not None:
             changed["cluster"] = cluster
