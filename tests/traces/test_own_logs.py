@@ -258,7 +258,7 @@ def test_logs_are_recognised_and_read(
 
 def test_an_answer_needs_token_ids_and_the_switches_that_print_them(tmp_path: Path) -> None:
     received = "INFO 02-13 11:33:33 [logger.py:49] Received request c: params: P(n=1), lora_request: None.\n"
-    told = r"read as vllm; left out 1 rows: without an answer; .*--enable-log-outputs"
+    told = r"read as vllm; left out 1 row: without an answer; .*--enable-log-outputs"
     with pytest.raises(TraceError, match=told):
         read_trace(written(tmp_path, "log", received))
 

@@ -107,7 +107,7 @@ def test_empty_traces(tmp_path: Path, text: str) -> None:
 def test_a_trace_of_failures_only_says_what_was_dropped(tmp_path: Path) -> None:
     text = GENTD26.replace("SUCCEED", "FAILED")
     message = str(refusal(written(tmp_path, "g.csv", text)))
-    assert "read as gentd26; left out 3 rows: FAILED, 1 rows: PENDING" in message
+    assert "read as gentd26; left out 3 rows: FAILED, 1 row: PENDING" in message
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

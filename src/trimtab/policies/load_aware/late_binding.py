@@ -200,10 +200,11 @@ class LateBinding(Policy):
             load_s = missing_load_s(view, needs, j)
             taken_s = round_trip_s(view, needs, j) + load_s + service_s
             wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
-            is_able = starts_now(view, needs, j)
-            idle_s = min(idle_s, taken_s if is_able else np.inf)
-            score_s = taken_s + crowding * wasted_s - aged_s + last_if_full(view, needs, j)
-            floats[NOTES + i] = score_s if is_able else np.inf
+            score_s = np.inf
+            if starts_now(view, needs, j):
+                idle_s = min(idle_s, taken_s)
+                score_s = taken_s + crowding * wasted_s - aged_s + last_if_full(view, needs, j)
+            floats[NOTES + i] = score_s
         count = rank_noted(floats, ranking, idle)
         for i in range(count):
             ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
