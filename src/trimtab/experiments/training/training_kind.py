@@ -310,8 +310,13 @@ def _refuse_unmet(allocator: Allocator, inputs: TrainingInputs) -> None:
     refuse_unmet(allocator, inputs.model.provides, "these profiles", "profiles that have it")
 
 
+def _name_of(policy: str) -> str:
+    """The allocator's name; an object's stands for itself, since no catalogue has it."""
+    return find_allocator(policy).name if ":" in policy else policy.partition("(")[0].strip()
+
+
 def _refuse_unknown_rules(scenario: TrainingScenario) -> None:
-    known = {*allocator_names(), *(find_allocator(policy).name for policy in scenario.policies)}
+    known = {*allocator_names(), *map(_name_of, scenario.policies)}
     for name in scenario.rules_of:
         if name not in known:
             expected = f"name of an allocator, without parameters: {', '.join(sorted(known))}"
