@@ -26,6 +26,7 @@ from trimtab.traces.slurm import NAME as SLURM
 from trimtab.traces.slurm import NO_GPU, Use, is_slurm, read_slurm
 from trimtab.traces.source import TraceSource, look_at, read_blocks
 from trimtab.traces.values import expected_value, parsed, parsed_ticks, seconds
+from trimtab.words import counted
 
 Zero = Literal["refuse", "leave-out"]
 
@@ -171,7 +172,7 @@ def _with_gpus_and_work(
     if zero == "refuse" and len(idle):
         name = next(n for n in amounts if idle[n][0] is not None and idle[n][0] <= 0)
         raise TraceError(
-            "has nothing to do" + (f", as {len(idle) - 1:,} other jobs" if len(idle) > 1 else ""),
+            "has nothing to do" + (f", as {counted(len(idle) - 1, 'other job')}" if len(idle) > 1 else ""),
             file=str(source.path),
             field=f"{source.place(idle['_row'][0])}, {name}",
             value=idle[name][0],

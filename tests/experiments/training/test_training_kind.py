@@ -319,7 +319,7 @@ def test_jobs_with_nothing_to_do_are_refused_or_left_out(tmp_path: Path) -> None
     trace.write_text("job_id,submission_time,num_gpu,duration\na,0,8,100\nb,10,8,0\nc,20,1,0\n")
     cluster.write_text(CLUSTER)
     scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
-    told = r"line 3, duration_s: has nothing to do, as 1 other jobs .*got 0.*jobs\.zero: leave-out"
+    told = r"line 3, duration_s: has nothing to do, as 1 other job .*got 0.*jobs\.zero: leave-out"
     with pytest.raises(TraceError, match=told):
         build_training(scenario, 0)
     jobs = scenario.jobs.model_copy(update={"zero": "leave-out"})
