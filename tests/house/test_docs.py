@@ -95,14 +95,16 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_architecture_names_the_packages_that_there_are() -> None:
-    tree = ARCHITECTURE.split("```text\n")[1].split("```")[0]
-    named, outer = set(), ""
-    for line in tree.splitlines()[1:]:
-        indent, name = re.match(r"( +)(\w+)", line).groups()  # type: ignore[union-attr]
-        outer = name if len(indent) == 2 else outer
-        named.add(name if len(indent) == 2 else f"{outer}/{name}")
+    """Each row of its table names a package and, in its last cell, the packages inside."""
+    named: set[str] = set()
+    for outer, rooms in re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", ARCHITECTURE.split("## Layers")[0], re.M):
+        named |= {outer, *(f"{outer}/{inner}" for inner in re.findall(r"`(\w+)`(?=[:,])", rooms))}
     packages = (file.parent.relative_to(PACKAGE) for file in PACKAGE.rglob("__init__.py"))
     assert named == {str(package) for package in packages if 1 <= len(package.parts) <= 2}
+
+
+def test_architecture_is_short() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 150
 
 
 def test_architecture_names_files_that_there_are() -> None:
