@@ -103,6 +103,21 @@ def test_architecture_names_the_packages_that_there_are() -> None:
     assert named == {str(package) for package in packages if 1 <= len(package.parts) <= 2}
 
 
+def test_readme_and_concepts_agree_on_what_works_where() -> None:
+    """The same rows, and in each column the same degree of maturity; the concepts add how."""
+    of_readme, of_concepts = (_maturity(ROOT / name) for name in ("README.md", "docs/concepts/index.md"))
+    assert len(of_readme) > 10
+    assert of_readme == of_concepts
+
+
+def _maturity(page: Path) -> list[tuple[str, ...]]:
+    """Rows of the table "What works where": the capability, then stable, alpha or neither in each column."""
+    section = page.read_text(encoding="utf-8").split("## What works where")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    degrees = ("alpha", "stable", "not there yet", "records", "–")
+    return [(row[0], *(next((d for d in degrees if d in cell), cell) for cell in row[1:])) for row in rows]
+
+
 def test_architecture_is_short() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 150
 
