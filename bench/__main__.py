@@ -12,7 +12,8 @@ from rich.console import Console
 from bench.catalogue import BENCHMARKS
 from bench.figures import Effort
 from bench.page import page
-from bench.results import Result, load, measured, save, write_whole
+from bench.page_command import write_page
+from bench.results import Result, load, measured, save
 from bench.startup import ROOT
 from bench.table import result_table
 from trimtab.errors import TrimtabError
@@ -61,8 +62,7 @@ def _merged(out: Path, new: dict[str, Result]) -> dict[str, Result]:
 
 
 def _write_docs(results: Path) -> None:
-    write_whole(PAGE, page(load(results)))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    write_page(PAGE, page(load(results)))
 
 
 def main(given: Sequence[str] | None = None) -> int:

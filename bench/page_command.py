@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bench.ages import aged
 from bench.results import write_whole
 
 
@@ -30,6 +31,6 @@ def save_figures(results: Path, figures: dict[str, Any]) -> None:
 
 
 def write_page(page: Path, text: str) -> None:
-    """Write the page, and say which."""
-    write_whole(page, text)
+    """Write the page with the age of its figures, and say which."""
+    write_whole(page, aged(page, text))
     print(f"wrote {os.path.relpath(page)}")

@@ -18,7 +18,8 @@ from bench.gateway.interpreters import build_of, run_by
 from bench.gateway.page import page
 from bench.gateway.pinned import can_pin
 from bench.gateway.proxies import PROXIES, Proxy
-from bench.results import Result, load, measured, save, write_whole
+from bench.page_command import write_page
+from bench.results import Result, load, measured, save
 from bench.startup import ROOT
 from bench.table import result_table
 from trimtab.errors import TrimtabError
@@ -69,8 +70,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     out = arguments.out or (None if arguments.quick else RESULTS)
     if arguments.docs:
-        write_whole(PAGE, page(load(arguments.out or RESULTS)))
-        print(f"wrote {PAGE.relative_to(ROOT)}")
+        write_page(PAGE, page(load(arguments.out or RESULTS)))
         return 0
     if not can_pin():
         print("error: two cores and `taskset` are needed", file=sys.stderr)

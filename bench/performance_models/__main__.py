@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from bench.page_command import write_page
 from bench.performance_models.cases import cases
 from bench.performance_models.page import page
 from bench.results import write_whole
@@ -26,7 +27,7 @@ def main() -> None:
         rows.append({**row, "error": round(error, 4)})
         print(f"{case.way}: {case.profile}, {case.held_back}, {case.model}: {100 * error:.1f} %", flush=True)
     write_whole(RESULTS, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    write_whole(PAGE, page(rows))
+    write_page(PAGE, page(rows))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 import typer.main
 import yaml
 
+from bench import ages
 from trimtab.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,29 @@ def test_architecture_names_the_packages_that_there_are() -> None:
         named |= {outer, *(f"{outer}/{inner}" for inner in re.findall(r"`(\w+)`(?=[:,])", rooms))}
     packages = (file.parent.relative_to(PACKAGE) for file in PACKAGE.rglob("__init__.py"))
     assert named == {str(package) for package in packages if 1 <= len(package.parts) <= 2}
+
+
+def test_readme_quotes_no_page_that_was_measured_before_its_sources_changed() -> None:
+    quoted = re.findall(
+        r"docs/benchmarks/(?!index)[\w-]+\.md", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    old = [page for page in quoted if "*Measured before" in (ROOT / page).read_text(encoding="utf-8")]
+    assert old == []
+
+
+def test_pages_of_measurements_tell_their_age() -> None:
+    names = {page.stem for page in ages.PAGES.glob("*.md")} - {"index"}
+    assert names == set(ages.SOURCES)
+    for name in names:
+        assert re.search(r"^\*Measured (before|at|now)", (ages.PAGES / f"{name}.md").read_text(), re.M), name
+    rooms = {room for found in ages.SOURCES.values() for room in found}
+    assert [room for room in rooms if not (PACKAGE / room).is_dir()] == []
+
+
+def test_an_age_is_written_once() -> None:
+    page = ages.PAGES / "policies.md"
+    text = page.read_text(encoding="utf-8")
+    assert ages.aged(page, ages.aged(page, text)).count("\n*Measured ") == 1
 
 
 def test_readme_and_concepts_agree_on_what_works_where() -> None:

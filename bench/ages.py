@@ -1,0 +1,96 @@
+"""Pages of measurements tell their age: which commit saved their figures, and if the sources changed since.
+
+A page's *sources* are the packages whose code its figures measure. Their fingerprint at a commit joins the
+tree ids that git has of them, so it is the same wherever the sources are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs/benchmarks"
+LOOP = ("compiled", "domain", "engine", "policies")
+SERVING = (*LOOP, "gateway", "live", "jobs")
+TRAINING = ("domain", "solvers", "training", "experiments/training")
+SOURCES = {
+    "bursts": (*LOOP, "experiments"),
+    "caches": LOOP,
+    "chains": LOOP,
+    "forecast": ("forecast",),
+    "fragmentation": LOOP,
+    "gateway": SERVING,
+    "golden": TRAINING,
+    "live": SERVING,
+    "live-signals": SERVING,
+    "performance-models": ("training",),
+    "policies": (*LOOP, "experiments"),
+    "shared-cluster": (*LOOP, "training", "experiments"),
+    "simulator": LOOP,
+    "solvers": ("solvers",),
+    "training": TRAINING,
+}
+RESULTS = {
+    "simulator": "results.json",
+    "performance-models": "performance_models.json",
+}  # else named as the page
+_AGE = re.compile(r"\n\*(?:Measured at|Measured before|Measured now)[^\n]*\*\n")
+
+
+def _git(*arguments: str) -> str:
+    """What git prints; empty where it fails or there is no repository."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def fingerprint(name: str, commit: str) -> str:
+    """Twelve hex digits of a page's sources at a commit; rooms that were not there yet count as none."""
+    trees = [
+        _git("rev-parse", "--verify", "--quiet", f"{commit}:src/trimtab/{room}") for room in SOURCES[name]
+    ]
+    return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:12]
+
+
+def age(name: str) -> str:
+    """One line about the age of a page's figures; empty where git does not know."""
+    results = f"bench/{RESULTS.get(name, name)}.json"
+    head = _git("rev-parse", "--short", "HEAD")
+    if head and _git("status", "--porcelain", "--", results):
+        return f"*Measured now, on commit {head} with what was not committed.*"
+    commit, _, day = _git("log", "-1", "--format=%h %cs", "--", results).partition(" ")
+    if not commit:
+        return ""
+    then, now = fingerprint(name, commit), fingerprint(name, "HEAD")
+    at = f"commit {commit} ({day}, sources {then})"
+    return f"*Measured at {at}.*" if then == now else f"*Measured before its sources changed, at {at}.*"
+
+
+def aged(page: Path, text: str) -> str:
+    """The text of a page with its age under the title; unchanged where git does not know it."""
+    line = age(page.stem) if page.stem in SOURCES and page.parent == PAGES else ""
+    return (
+        re.sub(r"(^# [^\n]*\n)", rf"\1\n{line}\n", _AGE.sub("", text), count=1, flags=re.M) if line else text
+    )
+
+
+def without_age(page: Path) -> str:
+    """The text of a page as its benchmark writes it."""
+    return _AGE.sub("", page.read_text(encoding="utf-8"))
+
+
+def mark_pages() -> list[Path]:
+    """Write the age of every page anew; returns the pages that changed."""
+    changed = []
+    for name in SOURCES:
+        page = PAGES / f"{name}.md"
+        before = page.read_text(encoding="utf-8")
+        if (now := aged(page, before)) != before:
+            page.write_text(now, encoding="utf-8")
+            changed.append(page)
+    return changed
