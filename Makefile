@@ -18,6 +18,7 @@
 # make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
 # make bench-chains  policies for runs of chains, into bench/chains.json and docs/benchmarks/chains.md (8 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
+# make kernels  compiles all kernels for this platform into a wheel, packages/kernels/dist: with it the first run compiles nothing (2 minutes)
 # make docs   writes the generated pages of docs/ anew
 # make docs-site  builds the site of docs/ into site/; warnings are errors
 # make clean  removes what the others made
@@ -31,7 +32,7 @@ TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-chains bench-performance-models golden docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-chains bench-performance-models golden kernels docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -117,6 +118,12 @@ PEER_litellm = 'litellm[proxy]' async-timeout
 	echo '*' > .venv-peers-$*/.gitignore
 	.venv-peers-$*/bin/python -m pip install --quiet --disable-pip-version-check $(or $(PEER_$*),$*)
 	@touch $@
+
+kernels: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling
+	rm -rf packages/kernels/trimtab_kernels/kernels-* packages/kernels/dist
+	PYTHONPATH=packages/kernels TRIMTAB_CACHE_DIR=packages/kernels/trimtab_kernels $(BIN)/trimtab warmup
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir packages/kernels/dist ./packages/kernels
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/generate.py

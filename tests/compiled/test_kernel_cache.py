@@ -176,3 +176,30 @@ def test_a_temporary_cache_that_others_can_write_to_is_not_used(
     assert own.stat().st_mode & 0o777 == 0o700
     own.chmod(0o777)
     assert kernel_cache._private_folder() == tmp_path / "trimtab-new"
+
+
+def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -> None:
+    """What `make kernels` does, with two kernels: compile for the level of the package, then ship the folder."""
+    package = tmp_path / kernel_cache.SHIPPED
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, source in OWN.items():
+        (tmp_path / f"{name}.py").write_text(source)
+
+    def run(cache: str, **more: str) -> str:
+        path = os.pathsep.join([str(PACKAGE.parent), str(tmp_path)])
+        own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TRIMTAB_CACHE_DIR": str(tmp_path / cache)}
+        command = [sys.executable, "-c", RUN]
+        done = subprocess.run(
+            command, env=os.environ | own | more, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert run("built") == "[8, 10] [0, 0]"
+    (folder,) = (tmp_path / "built").glob("kernels-*")
+    folder.rename(package / folder.name)
+    assert run("elsewhere") == "[8, 10] [1, 1]"
+    assert run("chosen", NUMBA_CPU_NAME="generic") == "[8, 10] [0, 0]"  # another processor was asked for
+    (tmp_path / "numbers_of.py").write_text("STEP = 4\n")
+    assert run("elsewhere") == "[9, 10] [0, 1]"  # what differs from the shipped is compiled

@@ -30,9 +30,10 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtyp
 @functools.cache
 def machine() -> str:
     """Hash of the library versions and the processor for which machine code is made."""
-    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
-    digest = hashlib.sha256(repr((versions, llvm.get_host_cpu_name())).encode())
-    return digest.hexdigest()[:16]
+    python, numpy = sys.implementation.cache_tag, np.__version__.partition(".")[0]
+    versions = (python, platform.machine(), numba.__version__, llvmlite.__version__, numpy)
+    processor = numba.config.CPU_NAME or llvm.get_host_cpu_name()
+    return hashlib.sha256(repr((versions, processor)).encode()).hexdigest()[:16]
 
 
 @functools.cache

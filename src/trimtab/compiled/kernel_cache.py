@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
+import platform
 import shutil
 import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba
 import platformdirs
 from numba.core.caching import Cache, CompileResultCacheImpl, IndexDataCacheFile, _CacheLocator
 
@@ -28,18 +32,56 @@ def cache_root() -> Path:
     return Path(chosen) if chosen else platformdirs.user_cache_path("trimtab", appauthor=False)
 
 
+SHIPPED = "trimtab_kernels"  # a package of kernels compiled beforehand: `make kernels`
+LEVELS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3", "aarch64": "generic", "arm64": "generic"}
+_V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+
+
+def _shipped_folder() -> Path | None:
+    """The folder of shipped kernels, if there is a package of them and this processor can run them.
+
+    Then numba compiles for their level, not for this processor: machine code of both kinds goes together.
+    """
+    if os.environ.get("NUMBA_CPU_NAME") or (spec := importlib.util.find_spec(SHIPPED)) is None:
+        return None
+    level, can = LEVELS.get(platform.machine()), llvm.get_host_cpu_features()
+    if level is None or (level == "x86-64-v3" and not all(can.get(feature) for feature in _V3)):
+        return None
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = level, ""
+    return Path(str(spec.origin)).parent
+
+
+_SHIPPED_FOLDER = _shipped_folder()  # at import: numba reads its settings when the first kernel is declared
+
+
 @functools.cache
 def cache_folder() -> Path:
-    """The folder of kernels compiled on this machine; a temporary folder if that one is not writable."""
+    """The folder of kernels compiled for this machine; a temporary folder if that one is not writable.
+
+    A new folder begins with the shipped kernels, where they were made for the same versions of the libraries.
+    """
     folder = cache_root() / f"kernels-{machine()}"
+    shipped = _SHIPPED_FOLDER / folder.name if _SHIPPED_FOLDER else None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if shipped is not None and shipped.is_dir() and not folder.exists():
+            _copy_whole(shipped, folder)
+        folder.mkdir(exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(folder)
     except OSError:
         folder = _private_folder() / folder.name
         folder.mkdir(exist_ok=True)
     return folder
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder under another name, then rename it: other processes see all of it or nothing."""
+    part = Path(tempfile.mkdtemp(prefix=target.name, dir=target.parent))
+    shutil.copytree(source, part, dirs_exist_ok=True)
+    with contextlib.suppress(OSError):  # another process was first
+        os.replace(part, target)
+    shutil.rmtree(part, ignore_errors=True)
 
 
 def _private_folder() -> Path:
