@@ -16,7 +16,7 @@ from support.gateway.loading_backend import LoadingBackend
 from support.waiting import until
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.decide.signal_figures import SignalFigures, signal_figures
+from trimtab.gateway.decide.registry import SignalFigures, signal_figures
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.observe.exposition import exposition
 

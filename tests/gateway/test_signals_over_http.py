@@ -13,7 +13,7 @@ from support.gateway.node_world import Backend
 from support.waiting import until
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.decide.signal_figures import SignalFigures, signal_figures
+from trimtab.gateway.decide.registry import SignalFigures, signal_figures
 from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.status import node_figures
 

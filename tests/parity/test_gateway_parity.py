@@ -36,7 +36,7 @@ from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
+from trimtab.gateway.decide.learning import ClassKey, ServiceEstimates
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
@@ -242,8 +242,8 @@ async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
     await witness.all_over.wait()
     pool = dispatcher.pools[choice.spec]
     shape = shape_of(member_of(node, fleet.state(node).spec, {}, node.max_requests) for node in fleet.nodes)
-    cluster = cluster_of(shape, list(dispatcher.registry.class_rows), 16, estimates)
-    class_idx = np.array([dispatcher.registry.class_rows[MODELS[m], Kind.SPEECH] for m in t.model])
+    cluster = cluster_of(shape, dispatcher.registry.class_keys, 16, estimates)
+    class_idx = np.array([dispatcher.registry.class_keys.index((MODELS[m], Kind.SPEECH)) for m in t.model])
     lived = Lived(witness, cluster, pool.options, class_idx, pool.policy_failures)
     await plane.close()
     dispatcher.close()

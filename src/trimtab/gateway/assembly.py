@@ -18,7 +18,7 @@ from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
+from trimtab.gateway.decide.registry import demand_figures, signal_figures
 from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context

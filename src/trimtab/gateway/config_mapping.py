@@ -6,8 +6,7 @@ from math import inf
 
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
-from trimtab.gateway.decide.declared import HERE, Declared
-from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
+from trimtab.gateway.decide.dispatch_rules import HERE, Declared, DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.http.cached_answers import ResultCacheOptions
 from trimtab.gateway.http.connection_context import Settings, Timeouts
 from trimtab.gateway.key_rules import Prices, TokenPrice

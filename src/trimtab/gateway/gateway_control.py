@@ -9,7 +9,7 @@ from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.decide.signal_figures import demand_figures, signal_figures
+from trimtab.gateway.decide.registry import demand_figures, signal_figures
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe import exposition, status

@@ -5,7 +5,7 @@ Times are seconds of the event loop's clock (`loop.time()`). Tests may use a vir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -220,6 +220,9 @@ class LoadEvent(NamedTuple):
     seconds: float
 
 
+NO_BLOCKS: Mapping[int, int] = {}
+
+
 class Exchange:
     """One request of a client, from its head to the last byte of its response.
 
@@ -243,7 +246,9 @@ class Exchange:
         "facts",
         "gaps",
         "id",
+        "matched",
         "method",
+        "node_idx",
         "outcome",
         "parts_max",
         "path",
@@ -255,6 +260,7 @@ class Exchange:
         "route",
         "row",
         "session",
+        "spec",
         "started_s",
         "streamed_chunks",
         "target",
@@ -293,8 +299,12 @@ class Exchange:
         self.units = 0.0  # estimated work units
         self.actual_units = 0.0  # by what its node says it used; 0 = it does not say
         self.estimate_s = 0.0  # predicted service seconds on the node it runs on
-        self.row = -1  # the dispatcher's own
-        self.decision: Any = None  # what the dispatcher noted of its decision
+        # The dispatcher's own:
+        self.row = -1
+        self.spec: Any = None  # engine.live_driver.RequestSpec, as it entered its policy's state
+        self.node_idx = -1  # of the node whose slot it holds; -1 = none
+        self.matched: Mapping[int, int] = NO_BLOCKS  # node → blocks of the prompt that it seems to have
+        self.decision: Any = None  # decide.decision_log.Decision, the latest
         self.attempts: list[Attempt] = []
         self.usage: Usage | None = None
         self.unread_coding = ""  # the content coding that hides the usage of its answer

@@ -49,7 +49,7 @@ def new_recorder(
 
 def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapshot:
     rules = dispatcher.rules
-    entries = [e for pool in dispatcher.pools.values() for e in pool.entries.values()]
+    inside = [one for pool in dispatcher.pools.values() for one in pool.exchanges.values()]
     return Snapshot(
         policy=rules.default.spec,
         nodes=fleet.nodes,
@@ -63,8 +63,8 @@ def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapsh
             "max_retries": MAX_RETRIES,
             "dispatchers": 1,
         },
-        in_flight=[e.exchange for e in entries if e.node_idx >= 0],
-        queued=[e.exchange for e in entries if e.node_idx < 0],
+        in_flight=[one for one in inside if one.node_idx >= 0],
+        queued=[one for one in inside if one.node_idx < 0],
     )
 
 
@@ -96,7 +96,7 @@ def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> 
 
 def _class_estimates(registry: Registry) -> list[ClassEstimate]:
     rows = []
-    for key in registry.class_rows:
+    for key in registry.class_keys:
         by_type = {name: registry.estimates.of(key, name) for name in registry.types_of(key[0])}
         rows.append(
             ClassEstimate(

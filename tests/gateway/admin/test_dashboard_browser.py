@@ -19,7 +19,7 @@ from support.waiting import wait_until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
-from trimtab.gateway.decide.active_candidate import ActiveCandidate
+from trimtab.gateway.decide.pool import ActiveCandidate
 from trimtab.gateway.model import Health
 from trimtab.policies.load_aware.cost_index import CostIndex
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion

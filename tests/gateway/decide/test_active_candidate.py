@@ -13,9 +13,9 @@ from support.waiting import until
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Plan, empty_plan
-from trimtab.gateway.decide.active_candidate import ActiveCandidate, label
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.pool import ActiveCandidate, label
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.policies.load_aware.least_connections import LeastConnections

@@ -5,8 +5,7 @@ import pytest
 from scipy.optimize import nnls
 
 from trimtab.domain.cluster import RESOURCES
-from trimtab.gateway.decide.class_counts import ClassCounts
-from trimtab.gateway.decide.demand import DemandFit, non_negative
+from trimtab.gateway.decide.learning import ClassCounts, DemandFit, non_negative
 
 CPU, GPU = RESOURCES.index("cpu_cores"), RESOURCES.index("gpu_milli")
 

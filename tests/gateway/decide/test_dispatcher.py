@@ -17,7 +17,7 @@ from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.session_affinity import OwnedAffinityMap
+from trimtab.gateway.decide.requests import OwnedAffinityMap
 from trimtab.gateway.model import (
     Attempt,
     Cause,
@@ -467,7 +467,7 @@ def test_clients_invent_no_classes() -> None:
         bench.add("unasked", models=())
         for k in range(100):
             bench.submit(Asking(f"invented-{k}"))
-        assert len(bench.dispatcher.registry.class_rows) == 1
+        assert len(bench.dispatcher.registry.class_keys) == 1
 
     at(test)
 

@@ -48,12 +48,11 @@ class Served(Bench):
 def test_a_request_for_an_adapter_needs_its_model_and_the_adapter() -> None:
     async def test(_: Bench) -> None:
         bench = Served()
-        row = bench.submit(Asking("law")).row
+        asked = bench.submit(Asking("law")).spec
         work, items = bench.pool.live.view(), bench.dispatcher.registry.shape.items
         assert list(work.load_s[:, 0]) == [2.5 if name == "law" else 0.0 for name in items]
-        asked = bench.pool.entries[row].spec
         assert (items[asked.model_idx], items[asked.adapter_idx]) == ("m", "law")
-        plain = bench.pool.entries[bench.submit(Asking("m")).row].spec
+        plain = bench.submit(Asking("m")).spec
         assert (items[plain.model_idx], plain.adapter_idx) == ("m", -1)
         assert [bench.dispatcher.registry.adapter_of(name) for name in ("law", "m", "none")] == [
             "law",

@@ -49,7 +49,7 @@ def submitted(dispatcher: PolicyDispatcher, model: str, route: str = "") -> Sent
 def held(dispatcher: PolicyDispatcher, spec: str) -> set[str]:
     """Models of the requests that a policy is in charge of."""
     pool = dispatcher.pools[spec]
-    return {entry.exchange.facts.model for entry in pool.entries.values() if entry.exchange.facts}
+    return {one.facts.model for one in pool.exchanges.values() if one.facts}
 
 
 def test_a_routes_policy_goes_before_its_models() -> None:
@@ -61,7 +61,7 @@ def test_a_routes_policy_goes_before_its_models() -> None:
             ("b", "", "round-robin"),
         ):
             exchange = submitted(dispatcher, model, route)
-            assert exchange.row in dispatcher.pools[spec].entries
+            assert exchange.row in dispatcher.pools[spec].exchanges
             dispatcher.done((exchange,))
         dispatcher.close()
         fleet.close()
@@ -81,7 +81,7 @@ def test_requests_in_flight_follow_their_model_to_its_new_policy() -> None:
         assert [node.in_flight for node in fleet.nodes] == [0, 0]
         dispatcher.catch_up()
         for pool in dispatcher.pools.values():
-            assert not pool.entries
+            assert not pool.exchanges
             assert pool.live.nodes.in_flight.tolist() == [0, 0]
         dispatcher.close()
         fleet.close()

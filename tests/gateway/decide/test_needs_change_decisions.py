@@ -16,7 +16,7 @@ from support.gateway.signal_bench import MACHINE, Asked, SignalBench, busy, on_b
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.load_hooks import VLLM_MODELS, LoadHooks
 from trimtab.policies import find
@@ -274,7 +274,7 @@ def teach(bench: SignalBench, *seconds: float) -> None:
         of = bench.dispatcher.registry.classes[0]
         for _ in range(8):
             bench.dispatcher.registry.estimates.observe(of.key, f"t{k}", first.units, took_s)
-    bench.dispatcher._pools.rebuild()
+    bench.dispatcher.rebuild()
 
 
 @pytest.mark.parametrize(("priority", "last"), [(0, "n1"), (5, "n0")])

@@ -8,9 +8,8 @@ import pytest
 
 from support.gateway.signal_bench import EMBEDDING, MACHINE, Asked, SignalBench, busy, on_bench
 from trimtab.domain.cluster import RESOURCES
-from trimtab.gateway.decide.declared import Declared
-from trimtab.gateway.decide.node_signals import NodeSignals
-from trimtab.gateway.decide.round_trips import RoundTrips
+from trimtab.gateway.decide.dispatch_rules import Declared
+from trimtab.gateway.decide.signals import NodeSignals, RoundTrips
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.link_meter import LinkMeter
 
@@ -134,7 +133,7 @@ def test_requests_that_others_sent_to_a_server_count() -> None:
         await bench.report(0, {"running": 6.0, "waiting": 2.0}, "backend")
         assert bench.view().nodes.in_flight.tolist() == [6, 0]
         assert bench.one_by_one(3) == {"n1": 3}
-        bench.dispatcher._pools.rebuild()
+        bench.dispatcher.rebuild()
         assert bench.view().nodes.in_flight.tolist() == [6, 0], "a new state knows it too"
         await bench.report(0, {"running": 3.0, "waiting": 0.0}, "backend")
         bench.done(mine)

@@ -6,7 +6,7 @@ import numpy as np
 
 from support.gateway.signal_bench import Asked, SignalBench, on_bench
 from trimtab.domain.view import empty_plan
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.load_hooks import VLLM_MODELS, LoadHooks
 

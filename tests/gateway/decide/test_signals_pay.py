@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from support.gateway.machines import CORES, LOADS, SERVICE_S, Machines
 from support.gateway.signal_bench import Asked, SignalBench, on_bench
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.dispatch_rules import Declared
 
 MIB = 1 << 20
 NODES, SLOTS, REQUESTS, SEEDS = 4, 4, 240, 6

@@ -15,7 +15,7 @@ from trimtab.errors import ConfigError
 from trimtab.forecast.availability import next_outages_s
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.config_mapping import declared_of
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.planned_outages import WEEK_S, Maintenance, Window
@@ -128,7 +128,7 @@ def served_for(bench: SignalBench, seconds: float) -> None:
     (of,) = bench.dispatcher.registry.classes
     for _ in range(8):
         bench.dispatcher.registry.estimates.observe(of.key, "same", Asked().units or 1.0, seconds)
-    bench.dispatcher._pools.rebuild()
+    bench.dispatcher.rebuild()
 
 
 @pytest.mark.parametrize("policy", ["predictive(admission=False)", "outage-aware", "what-if(window=64)"])

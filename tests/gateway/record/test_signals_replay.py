@@ -15,7 +15,7 @@ from support.gateway.machines import CORES, LOADS, SERVICE_S, Machines
 from support.gateway.signal_bench import Asked, SignalBench, on_bench
 from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.serving.replay import replay
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Outcome, Tenant
 from trimtab.gateway.record.recorder import RecordSettings
 from trimtab.gateway.record.signal_rows import Signals, UseThinning

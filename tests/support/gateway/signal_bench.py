@@ -10,10 +10,8 @@ from typing import Any
 
 from support.gateway.virtual import run_virtual
 from trimtab.domain.cluster import ResourceName
-from trimtab.gateway.decide.declared import Declared
-from trimtab.gateway.decide.dispatch_rules import DispatchRules, policy_choice
-from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.report_feed import REFRESH_S, SETTLE_S
+from trimtab.gateway.decide.dispatch_rules import Declared, DispatchRules, policy_choice
+from trimtab.gateway.decide.dispatcher import REFRESH_S, SETTLE_S, PolicyDispatcher
 from trimtab.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_spec import NodeSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
-from trimtab.gateway.decide.load_times import LoadFigures
+from trimtab.gateway.decide.learning import LoadFigures
 from trimtab.gateway.observe.status import NodeFigures
 
 Json = dict[str, Any]

@@ -12,9 +12,8 @@ import numpy as np
 
 from trimtab.domain.cluster import RESOURCES, Cluster, Floats
 from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
-from trimtab.gateway.decide.declared import HERE
-from trimtab.gateway.decide.estimates import ClassKey, ServiceEstimates
-from trimtab.gateway.decide.load_times import FIRST_LOAD_S, LoadKey
+from trimtab.gateway.decide.dispatch_rules import HERE
+from trimtab.gateway.decide.learning import FIRST_LOAD_S, ClassKey, LoadKey, ServiceEstimates
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.node_spec import NodeSpec
 

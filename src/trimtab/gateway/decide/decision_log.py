@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from trimtab.domain.view import Plan
 from trimtab.engine.decision_trace import candidates_of
-from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
+from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.shadow import ShadowStatistics
-from trimtab.gateway.model import DecisionListener
+from trimtab.gateway.model import DecisionListener, Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +52,20 @@ class DecisionLog:
         self.decision_s = took_s if not self.decision_s else 0.9 * self.decision_s + 0.1 * took_s
         return turned
 
-    def decision(self, pool: PolicyPool, entry: Entry) -> Decision:
+    def decision(self, pool: PolicyPool, exchange: Exchange) -> Decision:
         """The decision that started a request."""
-        row = pool.live.decision_trace(entry.exchange.row)
-        values = pool.choice.spec, self._registry.names, row, entry.matched, pool.failed > 0
+        row = pool.live.decision_trace(exchange.row)
+        values = pool.choice.spec, self._registry.names, row, exchange.matched, pool.failed > 0
         return _new(Decision, values)  # the constructor takes twice as long
 
-    def compare_with_shadow(self, pool: PolicyPool, entries: Iterable[Entry]) -> None:
+    def compare_with_shadow(self, pool: PolicyPool, newcomers: Iterable[Exchange]) -> None:
         """Compare the decisions of both policies."""
         numbers_of, decisions = pool.live.decision_trace_numbers, []
-        for entry in entries:
-            estimate_s, _, _, shadow_idx, shadow_s = numbers_of(entry.exchange.row)
-            live_idx = entry.node_idx
+        for exchange in newcomers:
+            estimate_s, _, _, shadow_idx, shadow_s = numbers_of(exchange.row)
+            live_idx = exchange.node_idx
             live_s = estimate_s if live_idx >= 0 else 0.0
-            decisions.append((live_idx, entry.spec.affinity_node_idx, shadow_idx, live_s, shadow_s))
+            decisions.append((live_idx, exchange.spec.affinity_node_idx, shadow_idx, live_s, shadow_s))
         self.shadow.note(decisions)
 
     def failures(self, pool: PolicyPool) -> None:

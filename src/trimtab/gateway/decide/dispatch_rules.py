@@ -1,4 +1,4 @@
-"""The dispatcher's rules: the policy of each model and route, and the limits of waiting."""
+"""The dispatcher's rules: the policy of each model and route, the limits of waiting, what is declared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from trimtab.domain.cluster import ResourceName
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
-from trimtab.gateway.decide.declared import Declared
+from trimtab.gateway.nodes.planned_outages import Window
 from trimtab.policies.catalogue import find
 
+HERE: Final = "here"  # the gateway's zone where none is declared
 LOOKAHEAD: Final = 4  # requests of one class that one pass over the queue may offer without success
 MAX_RETRIES: Final = 1 << 20  # the data plane counts them
 
@@ -28,6 +30,19 @@ class PolicyChoice:
 def policy_choice(spec: str, shadow: str | None = None) -> PolicyChoice:
     """The choice that a configuration names. Raises UsageError."""
     return PolicyChoice(spec, *find(spec), None if shadow is None else find(shadow)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Declarations. A model or a zone that is missing is learned, measured, or unknown."""
+
+    demand: Mapping[str, Mapping[ResourceName, float]] = field(default_factory=dict)  # by model, one request
+    model_gib: Mapping[str, float] = field(default_factory=dict)  # memory of a model or adapter
+    zone: str = HERE  # the gateway's own
+    zones: tuple[str, ...] = ()  # further ones, of tenants
+    rtt_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # either order
+    windows: tuple[Window, ...] = ()  # planned outages of nodes
+    zone_gib_per_s: Mapping[str, float] = field(default_factory=dict)  # of the link into a zone
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,39 +8,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from trimtab.domain.view import Plan
 from trimtab.engine.decision_trace import ESTIMATE_S
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.live_driver import RequestSpec
 from trimtab.gateway.api.units import MEDIA
 from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
-from trimtab.gateway.decide.estimates import ServiceEstimates
 from trimtab.gateway.decide.feedback import Feedback
-from trimtab.gateway.decide.groupings import Groupings
-from trimtab.gateway.decide.node_signals import NodeSignals
-from trimtab.gateway.decide.placements import Placements
-from trimtab.gateway.decide.pool import Entry, PolicyPool, Turned
+from trimtab.gateway.decide.learning import RequestClass, ServiceEstimates
+from trimtab.gateway.decide.plan_effects import Groupings, Placements
+from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.pools import PolicyPools
-from trimtab.gateway.decide.refusals import no_response, queue_full, refusal
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.decide.report_feed import ReportFeed
-from trimtab.gateway.decide.request_builder import RequestBuilder
-from trimtab.gateway.decide.session_affinity import SessionAffinity
-from trimtab.gateway.decide.slot_accounting import SlotAccounting
+from trimtab.gateway.decide.requests import RequestBuilder, SessionAffinity, no_response
+from trimtab.gateway.decide.signals import NodeSignals, Report
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.node_resources import use_of
 from trimtab.gateway.nodes.tenant_holds import name_of
 
 TIMED_MASK: Final = 63  # one turn in 64 is timed
+REFRESH_S: Final = 0.25  # how long reports are gathered before they are written to the states
+SETTLE_S: Final = 2.0  # how long new capacities are gathered before the states are rebuilt
 
 
 class PolicyDispatcher(FleetListener):
-    """Implements `model.Dispatcher`, `FleetListener` and `pool.PoolOwner`.
+    """Implements `model.Dispatcher` and follows the fleet.
 
     All calls come from the loop's thread. `registry` holds nodes, models and classes; `log` the decisions.
     """
@@ -63,26 +60,26 @@ class PolicyDispatcher(FleetListener):
         self.registry = registry = Registry(fleet, estimates or ServiceEstimates(), self.signals)
         self.log = DecisionLog(registry)
         self._affinity = affinity = SessionAffinity(fleet, rules.prefix_blocks)
+        self._requests = RequestBuilder(registry, affinity, rules, loop.time())
         self._pools = pools = PolicyPools(
             loop,
             fleet,
-            rules,
             registry,
-            self,
+            self._requests,
+            self._plan_arrived,
             tenants=tenants,
             inline_plans=inline_plans,
             mode=mode,
             utc_s=utc_s,
         )
-        self._requests = RequestBuilder(pools, registry, affinity)
         self.placements = Placements(fleet, registry, pools)
         self.groupings = Groupings(registry, pools)
         self.log.listeners += (self.placements, self.groupings)
         self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
-        self._slots = SlotAccounting(fleet, pools, self, self.signals.counts)
-        self._feed = ReportFeed(fleet, registry, pools, self.catch_up)
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.now_s, self.write_outages = pools.now_s, pools.write_outages
-        fleet.listeners += (self, self._feed)
+        self.signals.links.changed = pools.write_link
+        fleet.listeners.append(self)
 
     async def open(self) -> None:
         """Wait until every pool can plan, and start planning."""
@@ -92,10 +89,11 @@ class PolicyDispatcher(FleetListener):
 
     def close(self) -> None:
         """Stop all timers and planners."""
-        for listener in (self, self._feed):
-            if listener in self.fleet.listeners:
-                self.fleet.listeners.remove(listener)
-        self._feed.close()
+        if self in self.fleet.listeners:
+            self.fleet.listeners.remove(self)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         for pool in self.pools.values():
             pool.close()
 
@@ -114,19 +112,26 @@ class PolicyDispatcher(FleetListener):
     def use(self, rules: DispatchRules) -> None:
         """Change the rules; policies that stay keep their state."""
         self._pools.use(rules)
+        self.rebuild()
+
+    def make_room_for_tenants(self, count: int) -> None:
+        """Make room for this number of tenants."""
+        if not self._pools.has_room_for_tenants(count):
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Nodes, models or classes have changed: rebuild the state of every pool."""
+        now_s = self.now_s()
+        self._pools.rebuild(now_s)
+        self._turn_each(tuple(self.pools.values()), now_s)
 
     def planning(self) -> tuple[PlanningLog, PlanningLog]:
         """Outcomes of plans: of the live policies, and of their shadow policies."""
         return self._pools.planning()
 
-    def make_room_for_tenants(self, count: int) -> None:
-        """Make room for this number of tenants."""
-        self._pools.make_room_for_tenants(count)
-
     def waiting(self) -> list[Exchange]:
         """The requests that no node has."""
-        entries = (entry for pool in self.pools.values() for entry in pool.entries.values())
-        return [entry.exchange for entry in entries if entry.node_idx < 0]
+        return [one for pool in self.pools.values() for one in pool.exchanges.values() if one.node_idx < 0]
 
     def waiting_by_model(self) -> dict[str, int]:
         """Their number by model."""
@@ -144,41 +149,39 @@ class PolicyDispatcher(FleetListener):
         if not pool.live.has_row:
             self.decide()  # releases the rows of ended requests
             if not pool.live.has_row:
-                exchange.refuse(queue_full(pool, self.rules.max_wait_s))
+                exchange.refuse(self._requests.queue_full(pool))
                 return
         kept_from = self.fleet.meet(name_of(exchange.tenant))
         now_s = self.now_s()
-        if pool.reads_prefix:
-            self._decide_alone(exchange, pool, kept_from, now_s)
+        if pool.reads_prefix:  # decide at once: policies see the prefix of one request at a time
+            matched = self._affinity.show_prefix(exchange, pool)
+            self._enter(exchange, pool, kept_from, now_s)
+            exchange.matched = matched
+            self.decide()
         else:
             self._enter(exchange, pool, kept_from, now_s)
 
-    def _decide_alone(
-        self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float
-    ) -> None:
-        """Decide at once: policies see the prefix of one request at a time."""
-        matched = self._affinity.show_prefix(exchange, pool)
-        entry = self._enter(exchange, pool, kept_from, now_s)
-        if matched:
-            entry.matched = matched
-        self.decide()
-
-    def _enter(self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float) -> Entry:
-        entry = pool.enter(exchange, self._requests.build(exchange, pool, now_s), now_s)
-        pool.newcomers.append(entry)
+    def _enter(self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float) -> None:
+        of = self.registry.class_of(exchange) or self._add_class(exchange)
+        pool.enter(exchange, self._requests.build(exchange, of, pool, now_s), now_s)
+        pool.newcomers.append(exchange)
         if kept_from:
             live, row = pool.live, exchange.row
             if any(j not in kept_from and live.suits(row, j) for j in range(len(live.nodes.up))):
                 live.avoid(row, kept_from)
-        return entry
+
+    def _add_class(self, exchange: Exchange) -> RequestClass:
+        added, is_rebuild_due = self._pools.add_class(exchange)
+        if is_rebuild_due:
+            self.rebuild()
+        return added
 
     def replace(self, waiting: Exchange, by: Exchange) -> None:
         """A Dispatcher method."""
-        pool = self._pools.of(waiting)
-        entry = pool.entries[waiting.row]
-        entry.exchange, by.row = by, waiting.row
-        entry.spec = self._requests.resized(entry, pool)
-        pool.live.resize(by.row, entry.spec)
+        pool, of = self._pools.of(waiting), self.registry.class_of(by) or self._add_class(by)
+        pool.exchanges[waiting.row] = by
+        by.row, by.spec = waiting.row, self._requests.resized(by, of, waiting.spec, pool)
+        pool.live.resize(by.row, by.spec)
 
     def decide(self) -> None:
         """Decide about all submitted requests, in one turn of each pool."""
@@ -196,34 +199,35 @@ class PolicyDispatcher(FleetListener):
 
         The state is rebuilt, since the node may have no slot left: too slow for every request.
         """
-        pool = self._pools.of(exchange)
-        spec = self._requests.build(exchange, pool, self.now_s())
+        pool, now_s = self._pools.of(exchange), self.now_s()
+        of = self.registry.class_of(exchange) or self._add_class(exchange)
+        exchange.spec = spec = self._requests.build(exchange, of, pool, now_s)
         exchange.estimate_s = pool.live.best_estimate_s(spec.class_idx, spec.units)
-        self._slots.inherit(pool, Entry(exchange, spec, node.idx))
-        self._pools.rebuild()
+        exchange.node_idx = node.idx
+        self._pools.inherit(pool, exchange, now_s)
+        self.rebuild()
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """Count output during a stream: a chunk of text is about a token."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
         is_text = endpoint is not None and endpoint.kind not in MEDIA
         if pool.charges_cost and tenant is not None and is_text:
-            pool.live.add_cost(tenant.idx, self._pools.rules.output_weight * chunks / tenant.weight)
+            pool.live.add_cost(tenant.idx, self.rules.output_weight * chunks / tenant.weight)
 
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Their attempts have ended with whole responses."""
         now_s, only = self.now_s(), self._pools.only
-        left: list[tuple[PolicyPool, Entry]] = []
+        left: list[tuple[PolicyPool, Exchange]] = []
         for exchange in exchanges:
             pool = only or self._pools.of(exchange)
             if pool.newcomers:
                 self.decide()  # with the state of their arrival
-            entry = self._leave(pool, exchange, now_s)
-            if entry is not None:
-                left.append((pool, entry))
+            if self._leave(pool, exchange, now_s):
+                left.append((pool, exchange))
         apply_feedback = self._feedback.apply
-        for pool, entry in left:
+        for pool, exchange in left:
             try:
-                apply_feedback(pool, entry)
+                apply_feedback(pool, exchange)
             except Exception as error:  # a fault with one request must not affect others
                 self._report("feedback from a request failed", error)
         for pool in dict.fromkeys([pool for pool, _ in left]):
@@ -234,15 +238,14 @@ class PolicyDispatcher(FleetListener):
         """Its attempt was lost and another is allowed."""
         now_s = self.now_s()
         pool = self._pools.of(exchange)
-        entry = pool.entries.get(exchange.row)
-        if entry is None or entry.node_idx < 0:
+        if exchange.row not in pool.exchanges or exchange.node_idx < 0:
             return
         _count_failure(exchange, cause)
-        self._slots.free(pool, entry, now_s)
-        self._requests.shorten_wait(entry, pool, now_s)
+        self._turn_each(self._pools.free(pool, exchange, now_s), now_s)
+        self._requests.shorten_wait(exchange, pool, now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
-        is_waiting = pool.entries.get(exchange.row) is entry and entry.node_idx < 0
+        is_waiting = pool.exchanges.get(exchange.row) is exchange and exchange.node_idx < 0
         if is_waiting and not self.has_another(exchange):
             pool.live.clear_avoided(exchange.row, now_s)
             self.turn(pool, now_s)
@@ -257,7 +260,7 @@ class PolicyDispatcher(FleetListener):
         """Its attempt was lost for good."""
         now_s = self.now_s()
         pool = self._pools.of(exchange)
-        if self._leave(pool, exchange, now_s) is not None:
+        if self._leave(pool, exchange, now_s):
             _count_failure(exchange, cause)
             self.turn(pool, now_s)
 
@@ -265,10 +268,9 @@ class PolicyDispatcher(FleetListener):
         """The request is over, wherever it is: the client left or has another answer."""
         now_s = self.now_s()
         pool = self._pools.of(exchange)
-        entry = pool.entries.pop(exchange.row, None)
-        if entry is None:
+        if pool.exchanges.pop(exchange.row, None) is None:
             return
-        self._slots.free(pool, entry, now_s)
+        self._turn_each(self._pools.free(pool, exchange, now_s), now_s)
         pool.live.abort(exchange.row, now_s)
         self.turn(pool, now_s)
 
@@ -278,48 +280,50 @@ class PolicyDispatcher(FleetListener):
         The rules of the first attempt hold: session affinity, tokens in flight, the reserve.
         """
         self.catch_up()
-        return self._slots.hedge(self._pools.of(exchange), exchange, self.now_s())
+        return self._pools.hedge(exchange, self.now_s())
 
     def release(self, node: Node, exchange: Exchange) -> None:
         """One of the two attempts of a hedged exchange is over: release its slot."""
-        self._slots.change(self._pools.of(exchange), exchange, node.idx, -1, self.now_s())
+        now_s = self.now_s()
+        self._turn_each(self._pools.change_hedge(exchange, node.idx, -1, now_s), now_s)
 
-    def _leave(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Entry | None:
-        """A running exchange ends."""
-        entry = pool.entries.pop(exchange.row, None)
-        if entry is None or entry.node_idx < 0:
-            return None
+    def _leave(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> bool:
+        """An exchange ends; returns whether it was running."""
+        if pool.exchanges.pop(exchange.row, None) is None or exchange.node_idx < 0:
+            return False
         pool.live.complete(exchange.row, now_s)
-        self._slots.free(pool, entry, now_s)
-        return entry
+        for other in self._pools.free(pool, exchange, now_s):
+            self.turn(other, now_s)
+        return True
 
     # --- FleetListener
 
     def on_added(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.rebuild()
+        self.rebuild()
 
     def on_removed(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.switch(node)
+        self.on_switch(node)
         self._affinity.forget(node)
+        self.signals.forget(node.idx)
 
     def on_switch(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.switch(node)
+        self._turn_each(self._pools.switch(node), self.now_s())
 
     def on_tenant_released(self, node: Node, tenant: str) -> None:
         """A FleetListener method."""
         for pool in tuple(self.pools.values()):
             now_s = self.now_s()
-            for entry in pool.entries.values():
-                if entry.node_idx < 0 and name_of(entry.exchange.tenant) == tenant:
-                    pool.live.allow(entry.exchange.row, node.idx, now_s)
+            for exchange in pool.exchanges.values():
+                if exchange.node_idx < 0 and name_of(exchange.tenant) == tenant:
+                    pool.live.allow(exchange.row, node.idx, now_s)
             self.turn(pool, now_s)
 
     def on_models(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.rebuild()
+        self.rebuild()
 
     def on_adapters(self, node: Node) -> None:
         """A FleetListener method."""
@@ -327,21 +331,45 @@ class PolicyDispatcher(FleetListener):
 
     def on_capacity(self, node: Node) -> None:
         """A FleetListener method."""
-        self._pools.change_capacity(node)
+        members = self.registry.shape.members
+        if node.idx >= len(members):
+            return
+        if node.max_requests > members[node.idx].slots:
+            self.rebuild()
+        elif self._pools.grant(node):
+            self.catch_up()
 
-    # --- PoolOwner
+    def on_report(self, node: Node, source: str, values: Mapping[str, float]) -> None:
+        """A FleetListener method. Only a capacity that was unknown or has changed needs new states."""
+        registry, signals = self.registry, self.signals
+        spec = self.fleet.state(node).spec
+        if signals.take_capacity(node, spec):
+            self._later(SETTLE_S, self.rebuild)
+        demand = signals.all_demand(registry.shape, registry.class_keys, registry.rows)
+        report = Report(source, values, use_of(spec.resources, node.reported), demand)
+        signals.take_report(node, report, self.now_s())
+        self._later(REFRESH_S, self._refresh)
 
-    def rebuild_spec(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
-        """A PoolOwner method."""
-        return self._requests.rebuild(entry, pool)
+    def on_round_trip(self, node: Node, seconds: float) -> None:
+        """A FleetListener method."""
+        self.signals.round_trips.note(node.idx, seconds)
+        self._later(REFRESH_S, self._refresh)
 
-    def add_background_load(self, pool: PolicyPool, now_s: float) -> None:
-        """A PoolOwner method."""
-        self._slots.add_background_load(pool, now_s)
+    def _refresh(self) -> None:
+        """Write everything that is reported and measured to all pools."""
+        self.catch_up()  # counts of requests then agree with the states
+        for pool in self.pools.values():
+            self._pools.write_signals(pool)
+        self.catch_up()
 
-    def plan_changed(self, policy: str, plan: Plan) -> None:
-        """A PoolOwner method."""
-        self.log.plan_changed(policy, plan)
+    def _later(self, after_s: float, what: Callable[[], None]) -> None:
+        """Call `what` once, after this time or sooner."""
+        if what not in self._timers:
+            self._timers[what] = self._loop.call_later(after_s, self._run, what)
+
+    def _run(self, what: Callable[[], None]) -> None:
+        del self._timers[what]
+        what()
 
     # --- turns
 
@@ -350,26 +378,33 @@ class PolicyDispatcher(FleetListener):
         for pool in tuple(self.pools.values()):
             self.turn(pool, self.now_s())
 
+    def _turn_each(self, pools: Iterable[PolicyPool], now_s: float) -> None:
+        for pool in pools:
+            self.turn(pool, now_s)
+
     def turn(self, pool: PolicyPool, now_s: float) -> None:
         """Decide about everything up to now."""
         self._settle(pool, pool.turn(now_s), now_s)
+
+    def _plan_arrived(self, pool: PolicyPool, plan: Plan) -> None:
+        self.log.plan_changed(pool.choice.spec, plan)
+        self.turn(pool, self.now_s())
 
     def _settle(self, pool: PolicyPool, turned: Turned, now_s: float) -> None:
         """Carry out the decisions of a turn, and compare the shadow's decisions about its new requests."""
         started, ended = turned
         newcomers, pool.newcomers = pool.newcomers, []
-        for entry, node_idx in started:
-            exchange = entry.exchange
-            exchange.decision = self.log.decision(pool, entry)
+        for exchange in started:
+            exchange.decision = self.log.decision(pool, exchange)
             exchange.estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
             self.decisions += 1
-            self._slots.take(pool, exchange, node_idx, now_s)
+            self._pools.take(pool, exchange, now_s)
             if pool.reads_prefix:
-                self._affinity.note_prefix(exchange, node_idx)
-        for entry, _ in started:
-            if entry.node_idx >= 0:
+                self._affinity.note_prefix(exchange)
+        for exchange in started:
+            if exchange.node_idx >= 0:
                 try:
-                    entry.exchange.start(self.fleet.nodes[entry.node_idx])
+                    exchange.start(self.fleet.nodes[exchange.node_idx])
                 except Exception as error:
                     self._report("starting a request failed", error)
         if newcomers and pool.choice.shadow is not None:
@@ -377,11 +412,8 @@ class PolicyDispatcher(FleetListener):
         if pool.failed:
             self.log.failures(pool)
         self._set_timer(pool)
-        for entry, end in ended:
-            exchange = entry.exchange
-            exchange.refuse(
-                refusal(pool, end, self.rules.max_wait_s, is_own=self._requests.is_own_deadline(entry))
-            )
+        for exchange, end in ended:
+            exchange.refuse(self._requests.refusal(exchange, end, pool))
 
     def _report(self, problem: str, error: Exception) -> None:
         self._loop.call_exception_handler({"message": problem, "exception": error})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from trimtab.gateway.api.units import MEDIA, predictable
-from trimtab.gateway.decide.estimates import ENOUGH, LEAST_S, RequestClass
-from trimtab.gateway.decide.load_times import ColdAnswer
-from trimtab.gateway.decide.placements import Placements
-from trimtab.gateway.decide.pool import Entry, PolicyPool
+from trimtab.gateway.decide.learning import ENOUGH, LEAST_S, ColdAnswer, RequestClass
+from trimtab.gateway.decide.plan_effects import Placements
+from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.decide.session_affinity import SessionAffinity
+from trimtab.gateway.decide.requests import SessionAffinity
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.link_meter import LARGE_BYTES
@@ -30,9 +29,9 @@ class Feedback:
         self._fleet, self._pools, self._registry, self._affinity = fleet, pools, registry, affinity
         self._placements = placements
 
-    def apply(self, pool: PolicyPool, entry: Entry) -> None:
+    def apply(self, pool: PolicyPool, exchange: Exchange) -> None:
         """A node has served this request."""
-        exchange, registry = entry.exchange, self._registry
+        registry = self._registry
         facts, attempt = exchange.facts, exchange.attempts[-1]
         node = attempt.node
         node.served += 1
@@ -45,8 +44,8 @@ class Feedback:
         changed = registry.estimates.learn(exchange, of, self._service_s(exchange), is_timed=is_timed)
         if changed is not None:
             self._pools.set_estimate(of, changed)
-        self._correct_virtual_counter(pool, entry, of)
-        self._correct_prefixes(pool, entry)
+        self._correct_virtual_counter(pool, exchange, of)
+        self._correct_prefixes(pool, exchange)
         response_id = getattr(exchange, "response_id", "")
         if exchange.session or response_id:
             self._affinity.remember(exchange, response_id, node)
@@ -88,9 +87,8 @@ class Feedback:
             load_s = registry.load_times.observe(*cold.at, cold.seconds - fixed_s - unit_s * cold.units)
             self._pools.set_load_time(*cold.at, load_s)
 
-    def _correct_virtual_counter(self, pool: PolicyPool, entry: Entry, of: RequestClass) -> None:
+    def _correct_virtual_counter(self, pool: PolicyPool, exchange: Exchange, of: RequestClass) -> None:
         """Replace the cost that was estimated, and counted by chunks, by the cost of the reported usage."""
-        exchange = entry.exchange
         facts, tenant, usage = exchange.facts, exchange.tenant, exchange.usage
         if facts is None or tenant is None or usage is None or not pool.charges_cost or of.kind in MEDIA:
             return
@@ -99,9 +97,9 @@ class Feedback:
         output = rules.output_weight * (usage.completion_tokens - exchange.streamed_chunks)
         pool.live.add_cost(tenant.idx, (prompt + output) / tenant.weight)
 
-    def _correct_prefixes(self, pool: PolicyPool, entry: Entry) -> None:
+    def _correct_prefixes(self, pool: PolicyPool, exchange: Exchange) -> None:
         """Compare the cached tokens that the node reports with the expected ones."""
-        facts, usage, prefixes = entry.exchange.facts, entry.exchange.usage, self._affinity.prefixes
+        facts, usage, prefixes = exchange.facts, exchange.usage, self._affinity.prefixes
         if (
             facts is None
             or usage is None
@@ -109,5 +107,7 @@ class Feedback:
             or not (pool.reads_prefix and facts.prefix_blocks)
         ):
             return
-        node_idx = entry.exchange.attempts[-1].node.idx
-        prefixes.correct(node_idx, facts.prefix_blocks, usage.cached_tokens, entry.matched.get(node_idx, 0))
+        node_idx = exchange.attempts[-1].node.idx
+        prefixes.correct(
+            node_idx, facts.prefix_blocks, usage.cached_tokens, exchange.matched.get(node_idx, 0)
+        )

@@ -1,89 +1,141 @@
-"""One policy that decides about some models: its state, its dispatch loop, and its exchanges."""
+"""One policy that decides about some models: its state, its dispatch loop, and its requests."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
+from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
-from trimtab.gateway.decide.active_candidate import ActiveCandidate
 from trimtab.gateway.decide.cluster_builder import NO_ITEMS, ClusterShape, item_positions, items_needed
 from trimtab.gateway.decide.dispatch_rules import PolicyChoice
 from trimtab.gateway.decide.shadow import Later, ShadowPlanner
-from trimtab.gateway.model import Exchange
+from trimtab.gateway.model import NO_BLOCKS, Exchange
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
 
-_NONE: Mapping[int, int] = {}
+logger = logging.getLogger(__name__)
+
+Turned = tuple[list[Exchange], list[tuple[Exchange, Ended]]]  # requests that start; ends of unserved ones
+Moved = tuple[Exchange, Sequence[int]]  # between two states, with the nodes that it has lost
 
 
-class Entry:
-    """An exchange in a pool, with its spec."""
+class Basis(NamedTuple):
+    """What a state is built from, as of now."""
 
-    __slots__ = ("exchange", "lost_nodes", "matched", "node_idx", "spec")
-
-    def __init__(self, exchange: Exchange, spec: RequestSpec, node_idx: int = -1) -> None:
-        self.exchange = exchange
-        self.spec = spec
-        self.node_idx = node_idx  # where it runs; -1 = nowhere yet
-        self.lost_nodes: Sequence[int] = ()  # set while it moves from one state to another
-        self.matched: Mapping[int, int] = _NONE  # node → blocks of the prompt that it seems to have
+    shape: ClusterShape
+    cluster: Cluster
+    options: Options
+    rows: int  # requests at a time
+    tenants: int
+    seed: int
 
 
-Turned = tuple[list[tuple[Entry, int]], list[tuple[Entry, Ended]]]  # (entry, node) of starts; ends unserved
+class ActiveCandidate:
+    """Follows the plans of one pool. Times are the pool's."""
 
+    def __init__(self, policy: Policy, now_s: float) -> None:
+        self._policy, self._since_s = policy, now_s
+        self._active = self._switches = 0
+        self._before: int | None = None  # the candidate before the last switch
+        self._evidence: Evidence | None = None
+        self._rollout_s = now_s
+        self._against = 0  # which candidate was in force when it was simulated
 
-class PoolOwner(Protocol):
-    """The dispatcher, as its pools see it."""
+    def reset(self, now_s: float) -> None:
+        """The state was rebuilt: the first candidate decides until the next plan."""
+        self._switch(0, now_s)
 
-    def turn(self, pool: PolicyPool, now_s: float) -> None:
-        """Decide about everything up to now, and do it."""
-
-    def rebuild_spec(self, entry: Entry, pool: PolicyPool) -> RequestSpec:
-        """The spec of a waiting request for the pool's new state."""
-
-    def add_background_load(self, pool: PolicyPool, now_s: float) -> None:
-        """Tell a rebuilt state the load that its nodes have from elsewhere."""
-
-    def plan_changed(self, policy: str, plan: Plan) -> None:
+    def note(self, plan: Plan, now_s: float) -> None:
         """A plan takes force."""
+        evidence = self._evidence_of(plan)
+        if evidence is not None:
+            self._evidence, self._rollout_s, self._against = evidence, now_s, self._active
+        self._switch(int(plan.active_idx[0]), now_s)
+
+    def _evidence_of(self, plan: Plan) -> Evidence | None:
+        try:
+            return self._policy.evidence(plan)  # type: ignore[no-any-return]  # that is its contract
+        except Exception as error:  # shown only: no request may fail because of it
+            logger.warning("policy %r raised %r in evidence()", self._policy.name, error)
+            return None
+
+    def _switch(self, to: int, now_s: float) -> None:
+        if to != self._active:
+            self._before, self._active, self._since_s = self._active, to, now_s
+            self._switches += 1
+
+    def summary(self, now_s: float) -> dict[str, Any] | None:
+        """As plain data for JSON, ages in seconds; None = the policy is not composite."""
+        names = [label(one) for one in self._policy.candidates]
+        if not names:
+            return None
+        evidence = self._evidence
+        return {
+            "active": names[self._active],
+            "since_s": now_s - self._since_s,
+            "switches": self._switches,
+            "before": None if self._before is None else names[self._before],
+            "rollout_age_s": None if evidence is None else now_s - self._rollout_s,
+            "against": names[self._against],
+            "objective": None if evidence is None else evidence.objective,
+            "each": [{"name": name, **_figures(evidence, k)} for k, name in enumerate(names)],
+        }
+
+
+def label(policy: Policy) -> str:
+    """The name, with the parameters that differ from their defaults."""
+    stated = [f for f in fields(policy) if f.init]  # type: ignore[arg-type]  # all policies are dataclasses
+    given = [(f.name, getattr(policy, f.name), f.default) for f in stated]
+    changed = ", ".join(f"{name} {value}" for name, value, usual in given if value != usual)
+    return f"{policy.name} ({changed})" if changed else policy.name
+
+
+def _figures(evidence: Evidence | None, k: int) -> dict[str, float | None]:
+    """The figures of a simulated candidate: intervals are ± `…error_s`."""
+    if evidence is None:
+        return {"value_s": None, "error_s": None, "apart_s": None, "apart_error_s": None}
+    return {
+        "value_s": float(evidence.value_s[k]),
+        "error_s": float(evidence.error_s[k]),
+        "apart_s": float(evidence.apart_s[k]),
+        "apart_error_s": float(evidence.apart_error_s[k]),
+    }
 
 
 class PolicyPool:
-    """The state of one policy. `now` gives its time."""
+    """The state of one policy.
+
+    `now` gives its time; `plan_arrived` is called with each plan, which may come between two turns.
+    """
 
     def __init__(
         self,
-        owner: PoolOwner,
         choice: PolicyChoice,
-        shape: ClusterShape,
-        cluster: Cluster,
-        options: Options,
+        basis: Basis,
         *,
-        rows: int,
-        tenants: int,
-        seed: int,
         now: Callable[[], float],
         later: Later,
+        plan_arrived: Callable[[PolicyPool, Plan], None],
         inline_plans: bool = False,
         mode: str = "compiled",
     ) -> None:
-        self.choice, self._owner = choice, owner
-        self._rows, self._tenants, self._seed = rows, tenants, seed
-        self._later = later
-        self._now, self._mode, self._inline = now, mode, inline_plans
-        self.options = options
-        self.entries: dict[int, Entry] = {}
-        self.newcomers: list[Entry] = []  # not decided about yet
-        self._inherited: list[Entry] = []
+        self.choice, self._rows = choice, 0
+        self._now, self._later, self._tell_plan = now, later, plan_arrived
+        self._mode, self._inline = mode, inline_plans
+        self.exchanges: dict[int, Exchange] = {}  # by row
+        self.newcomers: list[Exchange] = []  # not decided about yet
+        self._inherited: list[Moved] = []
         self.timer: asyncio.TimerHandle | None = None
         self.timer_s = math.inf
         self.policy_failures_before = 0  # of earlier states
@@ -92,17 +144,18 @@ class PolicyPool:
         self.shadow_planner: ShadowPlanner | None = None
         self._planned: Policy | None = None  # the policy of `planner`
         self.active_candidate = ActiveCandidate(choice.policy, now())
-        self._build(shape, cluster, now())
+        self._build(basis, now())
 
-    def _build(self, shape: ClusterShape, cluster: Cluster, begun_s: float) -> None:
-        choice = self.choice
+    def _build(self, basis: Basis, begun_s: float) -> None:
+        choice, shape = self.choice, basis.shape
+        self._shape, self._rows, self.options = shape, max(basis.rows, self._rows), basis.options
         self.live = LiveDriver(
-            cluster,
+            basis.cluster,
             self.options,
             Decider(choice.policy, choice.order),
             rows=self._rows,
-            tenants=self._tenants,
-            seed=self._seed,
+            tenants=basis.tenants,
+            seed=basis.seed,
             shadow=choice.shadow,
             mode=self._mode,
             begun_s=begun_s,
@@ -110,7 +163,6 @@ class PolicyPool:
             bounds_time=True,
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
-        self._shape = shape
         self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
         self.items = items_needed(shape)
         needs = choice.order.needs
@@ -129,8 +181,7 @@ class PolicyPool:
 
     def _plan_arrived(self, plan: Plan) -> None:
         self.active_candidate.note(plan, self._now())
-        self._owner.plan_changed(self.choice.spec, plan)
-        self._owner.turn(self, self._now())
+        self._tell_plan(self, plan)
 
     def _change_planner(self, policy: Policy) -> None:
         if self._planned is not None:
@@ -164,7 +215,7 @@ class PolicyPool:
         shape, bases = self._shape, self._shape.bases
         if not bases and models is None:
             return
-        running = [e.exchange.facts for e in self.entries.values() if e.node_idx == node_idx]
+        running = [x.facts for x in self.exchanges.values() if x.node_idx == node_idx]
         names = {*adapters, *(facts.model for facts in running if facts is not None)}
         resident, at = self.live.resident, item_positions(shape)
         before = resident[node_idx].copy()
@@ -189,81 +240,75 @@ class PolicyPool:
         """Decisions that fell back to least connections."""
         return self.policy_failures_before + self.live.policy_failures
 
-    def enter(self, exchange: Exchange, spec: RequestSpec, now_s: float) -> Entry:
+    def enter(self, exchange: Exchange, spec: RequestSpec, now_s: float) -> None:
         """Add a request; `turn` decides about it."""
         row = exchange.row = self.live.enter(spec, now_s)
-        entry = self.entries[row] = Entry(exchange, spec)
-        return entry
+        exchange.spec, exchange.node_idx, exchange.matched = spec, -1, NO_BLOCKS
+        self.exchanges[row] = exchange
 
-    def take_out(self, rows: Iterable[int]) -> list[Entry]:
-        """Remove and return the entries of these rows, with the nodes that they have lost."""
-        taken = []
-        for row in rows:
-            entry = self.entries.pop(row)
-            entry.lost_nodes = self.live.avoided(row)
-            taken.append(entry)
-        return taken
+    def take_out(self, exchanges: Iterable[Exchange]) -> list[Moved]:
+        """Remove these requests; returns them with the nodes that they have lost."""
+        return [(self.exchanges.pop(x.row), self.live.avoided(x.row)) for x in exchanges]
 
-    def inherit(self, entries: Iterable[Entry]) -> None:
+    def inherit(self, moved: Iterable[Moved]) -> None:
         """The next `rebuild` adds these."""
-        self._inherited += entries
+        self._inherited += moved
 
-    def waiting(self) -> list[Entry]:
-        """The entries that are not running."""
-        return [e for e in (*self.entries.values(), *self._inherited) if e.node_idx < 0]
+    def waiting(self) -> list[Exchange]:
+        """The requests that are not running."""
+        inherited = (exchange for exchange, _ in self._inherited)
+        return [x for x in (*self.exchanges.values(), *inherited) if x.node_idx < 0]
 
     def turn(self, now_s: float) -> Turned:
-        """Decide about everything up to now: (entry, node) of what starts, and what ends unserved."""
-        entries, live = self.entries, self.live
+        """Decide about everything up to now."""
+        exchanges, live = self.exchanges, self.live
         before = live.policy_failures
         self.dispatch_loop.step(now_s)
         self.failed = live.policy_failures - before
         started = []
         for row, node_idx in live.take_started():
-            entry = entries.get(row)
-            if entry is not None:
-                entry.node_idx = node_idx
-                started.append((entry, node_idx))
+            exchange = exchanges.get(row)
+            if exchange is not None:
+                exchange.node_idx = node_idx
+                started.append(exchange)
         ended = []
         for end in live.take_ended():
-            entry = entries.pop(end.row, None)
-            if entry is not None:
-                ended.append((entry, end))
+            exchange = exchanges.pop(end.row, None)
+            if exchange is not None:
+                ended.append((exchange, end))
         return started, ended
 
-    def resize(self, options: Options, rows: int, tenants: int) -> None:
-        """Options and sizes from the next `rebuild` on; the number of tenants never shrinks."""
-        self.options, self._rows, self._tenants = options, max(rows, self._rows), tenants
-
-    def rebuild(self, shape: ClusterShape, cluster: Cluster, choice: PolicyChoice, now_s: float) -> None:
+    def rebuild(
+        self,
+        choice: PolicyChoice,
+        basis: Basis,
+        spec_of: Callable[[Exchange, PolicyPool, float], RequestSpec],
+        now_s: float,
+    ) -> None:
         """Continue with another cluster or policy: running requests stay, waiting ones are decided again.
 
-        Nodes keep their position. The caller switches nodes.
+        `spec_of` makes their specs anew. Nodes keep their position. The caller switches nodes.
         """
-        old, before = self.live, [*self.take_out(list(self.entries)), *self._inherited]
-        self._inherited = []
+        old, before = self.live, [*self.take_out(list(self.exchanges.values())), *self._inherited]
+        self._inherited, self.exchanges, self.choice = [], {}, choice
         self.policy_failures_before += old.policy_failures
-        self.choice, self.entries = choice, {}
-        self._build(
-            shape, cluster, math.nextafter(now_s, math.inf)
-        )  # after the running requests, so that the first plan sees them
+        self._build(basis, math.nextafter(now_s, math.inf))  # so that the first plan sees what runs
         self.live.virtual_counters[: len(old.virtual_counters)] = old.virtual_counters
-        for entry in before:
-            if entry.node_idx >= 0:
-                self._place(entry, now_s)
-        for entry in before:
-            if entry.node_idx < 0:
-                self.enter(entry.exchange, self._owner.rebuild_spec(entry, self), now_s)
-            self.live.avoid(entry.exchange.row, entry.lost_nodes)
+        for exchange, _ in before:
+            if exchange.node_idx >= 0:
+                self._place(exchange, now_s)
+        for exchange, lost_nodes in before:
+            if exchange.node_idx < 0:
+                self.enter(exchange, spec_of(exchange, self, now_s), now_s)
+            self.live.avoid(exchange.row, lost_nodes)
 
-    def _place(self, entry: Entry, now_s: float) -> None:
+    def _place(self, exchange: Exchange, now_s: float) -> None:
         """Put a running request on its node, beyond the policy and the node's limits."""
-        exchange = entry.exchange
         model = exchange.facts.model if exchange.facts is not None else ""
         model_idx, adapter_idx = self.items.get(model, NO_ITEMS)  # items have other positions now
-        spec = entry.spec._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
-        exchange.row = self.live.enter_at(entry.node_idx, spec, exchange.estimate_s, now_s)
-        self.entries[exchange.row] = entry
+        spec = exchange.spec._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
+        exchange.row = self.live.enter_at(exchange.node_idx, spec, exchange.estimate_s, now_s)
+        self.exchanges[exchange.row] = exchange
 
     def close(self) -> None:
         """Stop planning, and no timer is left."""

@@ -1,65 +1,65 @@
-"""The pools of a dispatcher, one per policy, over the same nodes; changes that rebuild their states."""
+"""The pools of a dispatcher, one per policy, over the same nodes: what changes all of them, and their slots.
+
+Nothing here decides: methods return the pools that have something to decide about now, or whether all have.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from trimtab.domain.options import Options
+from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.cluster_builder import write_estimates
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
-from trimtab.gateway.decide.estimates import NewEstimate, RequestClass
-from trimtab.gateway.decide.outage_rows import outage_rows
-from trimtab.gateway.decide.pool import PolicyPool, PoolOwner
+from trimtab.gateway.decide.learning import NewEstimate, RequestClass
+from trimtab.gateway.decide.pool import Basis, PolicyPool
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.model import Endpoint, Exchange, Node
+from trimtab.gateway.decide.requests import RequestBuilder
+from trimtab.gateway.decide.signals import outage_rows
+from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 
 SPARE_TENANTS: Final = 64
 SPARE_ROWS: Final = 1024
-
-
-class Informer(Protocol):
-    """Tells pools what is reported and measured of nodes."""
-
-    def write(self, pool: PolicyPool) -> None:
-        """Write everything to a state that is up to date."""
-
-    def write_class(self, pool: PolicyPool, class_idx: int) -> None:
-        """Write the demand of a new class."""
+UNKNOWN_S: Final = 1.0  # a request from elsewhere on a node without requests of ours
 
 
 class PolicyPools:
-    """The pools by their policies' specs, the rules that choose among them, and their time."""
+    """The pools by their policies' specs, the rules that choose among them, and their time.
+
+    Work that one pool sends to a node is background load to the others.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fleet: Fleet,
-        rules: DispatchRules,
         registry: Registry,
-        owner: PoolOwner,
+        requests: RequestBuilder,
+        plan_arrived: Callable[[PolicyPool, Plan], None],
         *,
         tenants: int,
         inline_plans: bool,
         mode: str,
         utc_s: Callable[[], float],
     ) -> None:
-        self.rules = rules
         self.by_spec: dict[str, PolicyPool] = {}
         self.only: PolicyPool | None = None  # the pool of all requests, where there is one
-        self.origin_s = loop.time()  # on the loop's clock
-        self._loop, self._fleet, self._registry, self._owner = loop, fleet, registry, owner
+        self.rules, self.origin_s = requests.rules, requests.origin_s
+        self._loop, self._fleet, self._registry, self._requests = loop, fleet, registry, requests
+        self._nodes, self._signals, self._counts = fleet.nodes, registry.signals, registry.signals.counts
+        self._plan_arrived, self._inline, self._mode = plan_arrived, inline_plans, mode
         self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by closed pools
-        self._tenants, self._inline, self._mode = tenants + SPARE_TENANTS, inline_plans, mode
+        self._tenants = tenants + SPARE_TENANTS
         self._utc_s = utc_s  # seconds since 1970, now
         self._granted: list[int] = []  # slots of each node that the pools may use
-        self.informer: Informer | None = None
+        # Slots that hedged exchanges hold besides those of their rows, released at their ends:
+        self._hedged: dict[Exchange, list[tuple[int, int, float]]] = {}  # node, requests, tokens
         self._add_missing()
 
     def now_s(self) -> float:
@@ -86,96 +86,54 @@ class PolicyPools:
     # --- changes of policy, tenants and classes
 
     def use(self, rules: DispatchRules) -> None:
-        """Change the rules; policies that stay keep their state."""
+        """Change the rules; policies that stay keep their state. The caller rebuilds."""
         before = self.by_spec
-        self._registry.signals.declared = rules.declared
-        self.rules, self.by_spec = rules, {}
+        self._signals.declared = rules.declared
+        self.rules = self._requests.rules = rules
+        self.by_spec = {}
         for choice in rules.choices():
             if choice.spec in before and choice.spec not in self.by_spec:
                 pool = self.by_spec[choice.spec] = before[choice.spec]
                 pool.choice = choice  # its shadow may have changed
         self._add_missing()
         for spec, pool in before.items():
-            self._hand_over_entries(pool)
+            moving = [one for one in pool.exchanges.values() if self.of(one) is not pool]
+            for moved in pool.take_out(moving):
+                self.of(moved[0]).inherit([moved])
             if spec not in self.by_spec:
                 pool.close()
                 self._planned.add(pool.planning)
                 self._planned_beside.add(pool.shadow_planning)
-        self.rebuild()
 
-    def make_room_for_tenants(self, count: int) -> None:
-        """Make room for this number of tenants."""
-        if count > self._tenants:
-            self._tenants = 2 * count
-            self.rebuild()
+    def has_room_for_tenants(self, count: int) -> bool:
+        """Whether the states have room for this number of tenants; if not, once they are rebuilt."""
+        if count <= self._tenants:
+            return True
+        self._tenants = 2 * count
+        return False
 
-    def add_class(self, model: str, endpoint: Endpoint | None) -> RequestClass:
-        """Add a class of requests: a row in all tables."""
+    def add_class(self, exchange: Exchange) -> tuple[RequestClass, bool]:
+        """Add a request's class, a row in all tables; and whether the states must be rebuilt for it."""
         registry = self._registry
         n_before, rows_before = len(registry.classes), registry.rows
-        known = registry.add_class(model, endpoint)
+        known = registry.add_class(exchange)
         is_new = len(registry.classes) > n_before
-        if registry.rows > rows_before or (is_new and model in self.rules.holding_cost):
-            self.rebuild()  # memories of orders hold the costs
-        elif is_new:
+        if registry.rows > rows_before or (is_new and known.key[0] in self.rules.holding_cost):
+            return known, True  # memories of orders hold the costs
+        if is_new:
+            demand = self._signals.demand(registry.shape, registry.class_keys, registry.rows)
             for pool in self.by_spec.values():
                 tables = pool.live.fixed_s, pool.live.unit_s
                 write_estimates(*tables, known.idx, known.key, registry.shape, registry.estimates)
-                if self.informer is not None:
-                    self.informer.write_class(pool, known.idx)
-        return known
+                if demand.shape[1]:
+                    pool.live.reports.set_class_demand(known.idx, demand[known.idx])
+        return known, False
 
     def set_estimate(self, of: RequestClass, new: NewEstimate) -> None:
         """Write an estimate into the tables of every pool."""
         for g in self._registry.columns(of, new.type_name):
             for pool in self.by_spec.values():
                 pool.live.set_estimate(of.idx, g, new.fixed_s, new.unit_s)
-
-    # --- changes of nodes
-
-    def rebuild(self) -> None:
-        """Nodes, models or classes have changed: rebuild the state of every pool."""
-        registry = self._registry
-        registry.refresh()
-        now_s = self.now_s()
-        pools = self.by_spec.values()
-        for exchange in [e.exchange for pool in pools for e in pool.waiting()]:
-            registry.add_class(registry.model_of(exchange), exchange.endpoint)
-        for pool in pools:
-            pool.resize(self._options(), self._room(), self._tenants)
-            pool.rebuild(registry.shape, registry.cluster(self.rules.holding_cost), pool.choice, now_s)
-        for pool in pools:  # once all pools hold their entries
-            self._inform(pool, now_s)
-        for pool in tuple(pools):
-            self._owner.turn(pool, now_s)
-
-    def switch(self, node: Node) -> None:
-        """The node gets work from now on, or gets none."""
-        if node.idx >= len(self._registry.shape.members):
-            return
-        self._registry.forget_models()
-        now_s, up = self.now_s(), self._fleet.gets_work(node)
-        self.write_outages()
-        for pool in self.by_spec.values():
-            if (pool.live.nodes.up[node.idx] == 1) != up:
-                pool.live.switch(node.idx, up, now_s)
-                self._owner.turn(pool, now_s)
-
-    def write_outages(self) -> None:
-        """Show policies the planned outages as of now."""
-        rows = self._outages()
-        for pool in self.by_spec.values():
-            shown = pool.live.view().outages
-            if len(shown) != len(rows):  # a node is new: the states are rebuilt soon
-                continue
-            shown[...] = rows
-
-    def mark_held(self, node: Node) -> None:
-        """The node holds other adapters or models."""
-        if node.idx < len(self._registry.shape.members):
-            state = self._fleet.state(node)
-            for pool in self.by_spec.values():
-                pool.mark_held(node.idx, state.held_adapters, state.held_models)
 
     def set_load_time(self, item: str, type_name: str, load_s: float) -> None:
         """Write a learned load time into the states of all pools."""
@@ -188,24 +146,163 @@ class PolicyPools:
                 for pool in self.by_spec.values():
                     pool.live.reports.set_load_time(m, g, load_s, now_s)
 
-    def change_capacity(self, node: Node) -> None:
-        """The node takes more requests at a time, or fewer."""
-        members = self._registry.shape.members
-        if node.idx >= len(members):
-            return
-        if node.max_requests > members[node.idx].slots:
-            self.rebuild()
-            return
-        self._grant(node)
+    # --- changes of nodes
 
-    def _grant(self, node: Node) -> None:
+    def rebuild(self, now_s: float) -> None:
+        """Nodes, models or classes have changed: rebuild the state of every pool. The caller takes turns."""
+        registry, pools = self._registry, self.by_spec.values()
+        registry.refresh()
+        for exchange in [one for pool in pools for one in pool.waiting()]:
+            registry.add_class(exchange)
+        for pool in pools:
+            pool.rebuild(pool.choice, self._basis(), self._requests.rebuild, now_s)
+        for pool in pools:  # once all pools hold their requests
+            self._add_background_load(pool, now_s)
+            self._switch_all(pool, now_s)
+            self.write_signals(pool)
+
+    def switch(self, node: Node) -> list[PolicyPool]:
+        """The node gets work from now on, or gets none."""
+        if node.idx >= len(self._registry.shape.members):
+            return []
+        self._registry.forget_models()
+        now_s, up = self.now_s(), self._fleet.gets_work(node)
+        self.write_outages()
+        switched = [one for one in self.by_spec.values() if (one.live.nodes.up[node.idx] == 1) != up]
+        for pool in switched:
+            pool.live.switch(node.idx, up, now_s)
+        return switched
+
+    def grant(self, node: Node) -> bool:
+        """The node takes more requests at a time, or fewer; returns whether that is a change."""
         now_s, j, allowed = self.now_s(), node.idx, self._allowed(node)
-        change = allowed - self._granted[j]
-        if change:
-            self._granted[j] = allowed
+        change, self._granted[j] = allowed - self._granted[j], allowed
+        for pool in self.by_spec.values() if change else ():
+            pool.live.change_room(j, change, now_s)
+        return change != 0
+
+    def mark_held(self, node: Node) -> None:
+        """The node holds other adapters or models."""
+        if node.idx < len(self._registry.shape.members):
+            state = self._fleet.state(node)
             for pool in self.by_spec.values():
-                pool.live.change_room(j, change, now_s)
-                self._owner.turn(pool, now_s)
+                pool.mark_held(node.idx, state.held_adapters, state.held_models)
+
+    # --- what is reported and measured of nodes
+
+    def write_outages(self) -> None:
+        """Show policies the planned outages as of now."""
+        rows = self._outages()
+        for pool in self.by_spec.values():
+            shown = pool.live.view().outages
+            if len(shown) != len(rows):  # a node is new: the states are rebuilt soon
+                continue
+            shown[...] = rows
+
+    def write_signals(self, pool: PolicyPool) -> None:
+        """Write everything that is reported and measured to the state of a pool, which is up to date."""
+        registry, signals, reports, now_s = self._registry, self._signals, pool.live.reports, self.now_s()
+        shape, keys, rows = registry.shape, registry.class_keys, registry.rows
+        reports.set_round_trips(signals.rtt_s(shape), now_s)
+        demand = signals.demand(shape, keys, rows)
+        if demand.shape[1]:
+            reports.set_demand(demand, now_s)
+            used, reported_s = signals.used(shape, keys, rows), signals.reported_s(shape)
+            reports.set_used(used, reported_s, now_s)
+        for node_idx, requests in signals.foreign.items():
+            if node_idx < len(shape.members):
+                _write_foreign(pool, node_idx, requests, now_s)
+        for node_idx, active in signals.links.active.items():
+            if active and node_idx < len(shape.members):
+                reports.set_link(node_idx, active, signals.nic_gib_per_s(shape, node_idx))
+
+    def write_link(self, node_idx: int) -> None:
+        """A transfer to a node begins or ends, or its link was measured."""
+        shape, signals = self._registry.shape, self._signals
+        if node_idx < len(shape.members):
+            gib_per_s = signals.nic_gib_per_s(shape, node_idx)
+            for pool in self.by_spec.values():
+                pool.live.reports.set_link(node_idx, signals.links.active[node_idx], gib_per_s)
+
+    # --- slots of running requests
+
+    def take(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> None:
+        """A pool has started a request on a node."""
+        node_idx = exchange.node_idx
+        self._nodes[node_idx].in_flight += 1
+        self._counts.begin(node_idx, exchange.class_idx, _answers(exchange), now_s)
+        if len(self.by_spec) > 1:
+            self._add_to_others(pool, exchange, node_idx, 1, now_s)
+
+    def inherit(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> None:
+        """A request runs on its node already: the pool's next state includes it."""
+        self._nodes[exchange.node_idx].in_flight += 1
+        self._counts.begin(exchange.node_idx, exchange.class_idx, _answers(exchange), now_s)
+        pool.inherit([(exchange, ())])
+
+    def free(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Sequence[PolicyPool]:
+        """Release the slot of a request, if it had one, and those of its hedge."""
+        freed: Sequence[PolicyPool] = ()
+        node_idx, exchange.node_idx = exchange.node_idx, -1
+        if node_idx >= 0:
+            self._nodes[node_idx].in_flight -= 1
+            self._counts.end(node_idx, exchange.spec.class_idx, _answers(exchange), now_s)
+            if len(self.by_spec) > 1:
+                freed = self._add_to_others(pool, exchange, node_idx, -1, now_s)
+        if self._hedged and exchange in self._hedged:
+            for other_idx, requests, tokens in self._hedged.pop(exchange):
+                freed = self._change_load(exchange, other_idx, -requests, -tokens, now_s)
+        return freed
+
+    def hedge(self, exchange: Exchange, now_s: float) -> Node | None:
+        """Take a slot for a second attempt, on the node with the smallest share of slots in use."""
+        live, tried = self.of(exchange).live, {attempt.node.idx for attempt in exchange.attempts}
+        nodes = live.nodes
+        able = [j for j in range(len(nodes.up)) if j not in tried and live.takes(exchange.row, j)]
+        if not able:
+            return None
+        best = min(able, key=lambda j: nodes.in_flight[j] / nodes.slots[j])
+        self.change_hedge(exchange, best, 1, now_s)
+        return self._nodes[best]
+
+    def change_hedge(
+        self, exchange: Exchange, node_idx: int, requests: int, now_s: float
+    ) -> Sequence[PolicyPool]:
+        """A hedged exchange has one more attempt on a node, or one fewer."""
+        tokens = requests * exchange.spec.tokens
+        self._hedged.setdefault(exchange, []).append((node_idx, requests, tokens))
+        return self._change_load(exchange, node_idx, requests, tokens, now_s)
+
+    def _add_background_load(self, pool: PolicyPool, now_s: float) -> None:
+        """Tell a rebuilt state the load that its nodes have from elsewhere."""
+        for other in self.by_spec.values():
+            if other is not pool:
+                for exchange in other.exchanges.values():
+                    if exchange.node_idx >= 0:
+                        pool.live.add_load(exchange.node_idx, 1, exchange.estimate_s, now_s)
+        for slots in self._hedged.values():
+            for node_idx, requests, tokens in slots:
+                pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
+
+    def _add_to_others(
+        self, pool: PolicyPool, exchange: Exchange, node_idx: int, requests: int, now_s: float
+    ) -> Sequence[PolicyPool]:
+        others = [other for other in self.by_spec.values() if other is not pool]
+        for other in others:
+            other.live.add_load(node_idx, requests, requests * exchange.estimate_s, now_s)
+            other.live.reports.add_use(node_idx, exchange.class_idx, requests)
+        return others
+
+    def _change_load(
+        self, exchange: Exchange, node_idx: int, requests: int, tokens: float, now_s: float
+    ) -> Sequence[PolicyPool]:
+        self._nodes[node_idx].in_flight += requests
+        count = self._counts.begin if requests > 0 else self._counts.end
+        count(node_idx, exchange.class_idx, _answers(exchange), now_s)
+        for pool in self.by_spec.values():
+            pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
+            pool.live.reports.add_use(node_idx, exchange.class_idx, requests)
+        return tuple(self.by_spec.values())
 
     # --- inside
 
@@ -219,42 +316,28 @@ class PolicyPools:
 
     def _new_pool(self, choice: PolicyChoice) -> PolicyPool:
         return PolicyPool(
-            self._owner,
             choice,
-            self._registry.shape,
-            self._registry.cluster(self.rules.holding_cost),
-            self._options(),
-            rows=self._room(),
-            tenants=self._tenants,
-            seed=self.rules.seed,
+            self._basis(),
             now=self.now_s,
             later=self._loop.call_later,
+            plan_arrived=self._plan_arrived,
             inline_plans=self._inline,
             mode=self._mode,
         )
 
-    def _options(self) -> Options:
-        return replace(self.rules.options(), outages=self._outages())
+    def _basis(self) -> Basis:
+        registry, rules = self._registry, self.rules
+        return Basis(
+            registry.shape,
+            registry.cluster(rules.holding_cost),
+            replace(rules.options(), outages=self._outages()),
+            rows=2 * rules.held_max + sum(m.slots for m in registry.shape.members) + SPARE_ROWS,
+            tenants=self._tenants,
+            seed=rules.seed,
+        )
 
     def _outages(self) -> np.ndarray:
         return outage_rows(self._fleet, self.rules.declared.windows, self.now_s(), self._utc_s())
-
-    def _room(self) -> int:
-        """Rows of a pool: waiting and running requests."""
-        return 2 * self.rules.held_max + sum(m.slots for m in self._registry.shape.members) + SPARE_ROWS
-
-    def _hand_over_entries(self, pool: PolicyPool) -> None:
-        """Entries that another policy decides about now move to its pool; the caller rebuilds all pools."""
-        rows = [row for row, e in pool.entries.items() if self.of(e.exchange) is not pool]
-        for entry in pool.take_out(rows):
-            self.of(entry.exchange).inherit([entry])
-
-    def _inform(self, pool: PolicyPool, now_s: float) -> None:
-        """Tell a rebuilt state the background load and which nodes get work."""
-        self._owner.add_background_load(pool, now_s)
-        self._switch_all(pool, now_s)
-        if self.informer is not None:
-            self.informer.write(pool)
 
     def _switch_all(self, pool: PolicyPool, now_s: float) -> None:
         """Tell a rebuilt state which nodes get work, and how much."""
@@ -263,8 +346,8 @@ class PolicyPools:
         if not self._fleet.nodes:
             pool.live.switch(0, False, now_s)  # the placeholder
         taken: dict[int, float] = {}
-        for entry in pool.entries.values():
-            taken[entry.node_idx] = taken.get(entry.node_idx, 0.0) + entry.spec.tokens
+        for exchange in pool.exchanges.values():
+            taken[exchange.node_idx] = taken.get(exchange.node_idx, 0.0) + exchange.spec.tokens
         for node, member in zip(self._fleet.nodes, members, strict=False):
             j = node.idx
             if not self._fleet.gets_work(node):
@@ -274,10 +357,25 @@ class PolicyPools:
             state = self._fleet.state(node)
             pool.mark_held(j, state.held_adapters, state.held_models)
             pool.live.reserve(j, int(self.rules.reserve_frac * member.slots))
-            allowed = self._allowed(node)
+            self._granted[j] = allowed = self._allowed(node)
             if allowed != member.slots:
                 pool.live.change_room(j, allowed - member.slots, now_s)
-            self._granted[j] = allowed
 
     def _allowed(self, node: Node) -> int:
         return min(node.max_requests, self._fleet.allowed_requests(node, self._loop.time()))
+
+
+def _write_foreign(pool: PolicyPool, node_idx: int, requests: int, now_s: float) -> None:
+    """Requests of others count as so many of the mean estimate of those on the node."""
+    known, known_s = pool.foreign.get(node_idx, (0, 0.0))
+    if requests == known:
+        return
+    nodes = pool.live.nodes
+    in_flight = nodes.in_flight[node_idx]
+    each_s = nodes.outstanding_s[node_idx] / in_flight if in_flight else UNKNOWN_S
+    pool.foreign[node_idx] = requests, requests * each_s
+    pool.live.reports.add_requests(node_idx, requests - known, requests * each_s - known_s, now_s)
+
+
+def _answers(exchange: Exchange) -> int:
+    return 1 if exchange.facts is None else exchange.facts.answers

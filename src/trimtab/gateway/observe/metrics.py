@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.gateway.decide.load_times import LoadFigures
-from trimtab.gateway.decide.signal_figures import SignalFigures
+from trimtab.gateway.decide.learning import LoadFigures
+from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.model import (
     Attempt,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, TypedDict
 
-from trimtab.gateway.decide.signal_figures import SignalFigures
+from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.model import Node
 from trimtab.gateway.observe import summaries
 from trimtab.gateway.observe.metric_store import MetricStore

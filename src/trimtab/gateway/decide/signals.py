@@ -1,34 +1,92 @@
-"""Reported and measured properties of nodes, as policies read them: resources, round trips, links.
+"""Reported and measured properties of nodes, as policies read them: resources, round trips, links, outages.
 
 use of a resource on a node, as policies see it = what others use + demand × requests in flight from here.
 What others use is what the node reported, less demand × the requests that it had from here meanwhile; so a
 report may be old, and what was sent since counts nevertheless. A node without a fresh report of a resource
 counts as the mean of those with one.
+
+Round trips between zones are declared, or measured by health checks. A node's round trip is the shortest of
+its last checks: what a check takes longer than that is the server's own time, or this process's. A zone's is
+the median of its nodes. All requests pass this gateway, so between two zones of which neither is its own, the
+times of both from here add up, unless they are declared.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from statistics import median
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.domain.cluster import RESOURCES, Floats
-from trimtab.gateway.decide.class_counts import ClassCounts
+from trimtab.domain.view import OUTAGE
 from trimtab.gateway.decide.cluster_builder import ClusterShape, Surroundings
-from trimtab.gateway.decide.declared import Declared
-from trimtab.gateway.decide.demand import DemandFit
-from trimtab.gateway.decide.estimates import ClassKey
-from trimtab.gateway.decide.round_trips import RoundTrips
+from trimtab.gateway.decide.dispatch_rules import Declared
+from trimtab.gateway.decide.learning import ClassCounts, ClassKey, DemandFit
 from trimtab.gateway.model import Node
+from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.link_meter import LinkMeter
 from trimtab.gateway.nodes.node_resources import capacity_of, said_by
 from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import FAULTS
+from trimtab.gateway.nodes.planned_outages import Window
 
+KEPT: Final = 16  # checks of a node
 SAME_FRAC: Final = 0.01  # capacities that differ by less are the same
 _ALL: Final = range(len(RESOURCES))
 _AS_OF_NOW: Final = frozenset(RESOURCES.index(name) for name in ("ram_gib", "gpu_gib"))  # not means of a time
+
+
+class RoundTrips:
+    """Measured round trips from this gateway to nodes."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[int, deque[float]] = {}
+
+    def note(self, node_idx: int, seconds: float) -> None:
+        """A check of the node took this long."""
+        self._of_node.setdefault(node_idx, deque(maxlen=KEPT)).append(seconds)
+
+    def forget(self, node_idx: int) -> None:
+        """The node is gone; another may have its index later."""
+        self._of_node.pop(node_idx, None)
+
+    def of_node(self, node_idx: int) -> float | None:
+        """Seconds of a round trip to a node; None = not measured."""
+        kept = self._of_node.get(node_idx)
+        return min(kept) if kept else None
+
+    def between(self, zones: Sequence[str], node_zones: Sequence[str], declared: Declared) -> Floats:
+        """Seconds of a round trip [zones, zones]. `node_zones`: of each node, by index."""
+        from_here = [self._to_zone(zone, node_zones, declared) for zone in zones]
+        is_own = [zone == declared.zone for zone in zones]
+        out = np.zeros((len(zones), len(zones)))
+        for a, first in enumerate(zones):
+            for b, second in enumerate(zones):
+                known = _declared(first, second, declared)
+                via_here = (0.0 if is_own[a] else from_here[a]) + from_here[b]
+                out[a, b] = via_here if known is None else known
+        return out
+
+    def _to_zone(self, zone: str, node_zones: Sequence[str], declared: Declared) -> float:
+        known = _declared(declared.zone, zone, declared)
+        if known is not None:
+            return known
+        measured = [
+            seconds
+            for j, of in enumerate(node_zones)
+            if of == zone and (seconds := self.of_node(j)) is not None
+        ]
+        return median(measured) if measured else 0.0
+
+
+def _declared(a: str, b: str, declared: Declared) -> float | None:
+    known = declared.rtt_s.get((a, b))
+    return declared.rtt_s.get((b, a)) if known is None else known
 
 
 class Report(NamedTuple):
@@ -196,3 +254,23 @@ def _filled(others: Floats, capacity: Floats) -> Floats:
     total = np.where(is_known, share, 0.0).sum(axis=0)
     mean = np.divide(total, is_known.sum(axis=0), out=np.zeros(len(total)), where=is_known.any(axis=0))
     return np.where(is_known, others, mean * capacity)
+
+
+def outage_rows(fleet: Fleet, windows: Sequence[Window], now_s: float, utc_s: float) -> NDArray[Any]:
+    """Planned outages as policies see them, OUTAGE [outages], in the time of the pools.
+
+    The first rows are one for each node, for what withholds it now and is no fault: an operator's drain, a
+    pause that it asked for. So policies that count failures count none. The calendar's windows follow.
+    `now_s` and `utc_s`: the same time for the pools, and since 1970.
+    """
+    since_1970_s = utc_s - now_s
+    rows: list[tuple[float, float, int]] = []
+    for node in fleet.nodes:
+        holds = fleet.state(node).holds.keys()
+        is_withheld = bool(holds) and not holds & FAULTS
+        rows.append((now_s, np.inf if is_withheld else now_s, node.idx))
+    for window in windows:
+        found = fleet.find(window.node)
+        if found is not None:
+            rows += [(a - since_1970_s, b - since_1970_s, found.idx) for a, b in window.next(utc_s)]
+    return np.array(rows, OUTAGE)

@@ -1,0 +1,268 @@
+"""Requests on their way to a policy: the node that has their session or prompt, the specs that enter its
+state, and the errors that clients get when no node serves them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from trimtab.domain.decision import Reason, Status
+from trimtab.domain.view import BACKGROUND
+from trimtab.engine.live_driver import Ended, RequestSpec
+from trimtab.engine.slots import UNESTIMATED
+from trimtab.gateway.api.prefix import PrefixIndex
+from trimtab.gateway.api.units import BLOCK_TOKENS, MEDIA, estimate
+from trimtab.gateway.decide.cluster_builder import NO_ITEMS
+from trimtab.gateway.decide.dispatch_rules import DispatchRules
+from trimtab.gateway.decide.learning import RequestClass
+from trimtab.gateway.decide.pool import PolicyPool
+from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.model import DEADLINE_CODE, Exchange, Health, Node, Refusal
+from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.nodes.link_meter import GIB
+
+MOST: Final = 65_536
+MOST_RETRY_AFTER_S: Final = 60.0
+
+
+class AffinityMap:
+    """(Tenant, name) → node's name, bounded: the oldest entry goes first. Each tenant has its own names."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._node_of: dict[tuple[str, str], str] = {}
+
+    def set(self, tenant: str, name: str, node: str) -> None:
+        """Map the name to this node."""
+        entries, key = self._node_of, (tenant, name)
+        entries.pop(key, None)  # to the end of the order
+        entries[key] = node
+        if len(entries) > self._most:
+            self._forget(next(iter(entries)))
+
+    def _forget(self, oldest: tuple[str, str]) -> None:
+        del self._node_of[oldest]
+
+    def get(self, tenant: str, name: str) -> str | None:
+        """The node's name; None = unknown."""
+        return self._node_of.get((tenant, name))
+
+
+class OwnedAffinityMap(AffinityMap):
+    """Names that are unique over all tenants: the first tenant to set one owns it."""
+
+    def __init__(self, most: int = MOST) -> None:
+        super().__init__(most)
+        self._owner_of: dict[str, str] = {}
+
+    def set(self, tenant: str, name: str, node: str) -> None:
+        """Map the name to this node, unless another tenant owns it."""
+        if self._owner_of.setdefault(name, tenant) == tenant:
+            super().set(tenant, name, node)
+
+    def _forget(self, oldest: tuple[str, str]) -> None:
+        super()._forget(oldest)
+        del self._owner_of[oldest[1]]
+
+    def is_foreign(self, tenant: str, name: str) -> bool:
+        """Whether another tenant owns the name."""
+        return self._owner_of.get(name, tenant) != tenant
+
+
+class SessionAffinity:
+    """The nodes of sessions and of stored responses, and the prefix index, where `prefix_blocks` > 0."""
+
+    def __init__(self, fleet: Fleet, prefix_blocks: int) -> None:
+        self._fleet = fleet
+        self._sessions, self._responses = AffinityMap(), OwnedAffinityMap()
+        self.prefixes = PrefixIndex(prefix_blocks) if prefix_blocks else None
+
+    def is_foreign(self, exchange: Exchange, response_id: str) -> bool:
+        """Whether another tenant owns this response."""
+        return self._responses.is_foreign(_owner(exchange), response_id)
+
+    def node_of(self, exchange: Exchange) -> tuple[int, bool]:
+        """The node of the request, its session or its response, or -1; and whether it is required."""
+        facts, owner = exchange.facts, _owner(exchange)
+        if exchange.only_node and (only := self._fleet.find(exchange.only_node)) is not None:
+            return only.idx, True
+        if facts is not None and facts.previous_response_id:
+            node = self._responses.get(owner, facts.previous_response_id)
+            found = None if node is None else self._fleet.find(node)
+            if found is not None and found.health is not Health.DRAINING:
+                return found.idx, True
+        if exchange.session:
+            node = self._sessions.get(owner, exchange.session)
+            found = None if node is None else self._fleet.find(node)
+            if found is not None:
+                return found.idx, False
+        return -1, False
+
+    def remember(self, exchange: Exchange, response_id: str, node: Node) -> None:
+        """This node holds the request's session from now on, and its response, if that has a name."""
+        if exchange.session:
+            self._sessions.set(_owner(exchange), exchange.session, node.name)
+        if response_id:
+            self._responses.set(_owner(exchange), response_id, node.name)
+
+    def show_prefix(self, exchange: Exchange, pool: PolicyPool) -> dict[int, int]:
+        """Show the policy the expected cached part of the prompt at each node; returns node → blocks."""
+        tokens = pool.live.prefix_tokens
+        tokens[:] = 0.0
+        facts = None if self.prefixes is None else exchange.facts  # without caches no prompts, as simulated
+        pool.live.show_prompt(0.0 if facts is None else facts.prompt_tokens)
+        if self.prefixes is None or facts is None or not facts.prefix_blocks:
+            return {}
+        matched = dict(self.prefixes.match(facts.prefix_blocks, len(tokens)))
+        for j, blocks in matched.items():
+            tokens[j] = blocks * BLOCK_TOKENS
+        return matched
+
+    def note_prefix(self, exchange: Exchange) -> None:
+        """The node that it was sent to will have the prompt of this request."""
+        if self.prefixes is not None and exchange.facts is not None:
+            self.prefixes.add(exchange.node_idx, exchange.facts.prefix_blocks)
+
+    def forget(self, node: Node) -> None:
+        """The node is gone, with its cache."""
+        if self.prefixes is not None:
+            self.prefixes.forget(node.idx)
+
+
+def _owner(exchange: Exchange) -> str:
+    """The tenant whose sessions and responses the request may name."""
+    return "" if exchange.tenant is None else exchange.tenant.name
+
+
+class RequestBuilder:
+    """From exchanges to the specs that enter a state: class, work, deadline, cost, key and affinity.
+
+    `origin_s`: when the time of the pools began, on the loop's clock.
+    """
+
+    def __init__(
+        self, registry: Registry, affinity: SessionAffinity, rules: DispatchRules, origin_s: float
+    ) -> None:
+        self.rules, self.origin_s = rules, origin_s
+        self._registry, self._affinity = registry, affinity
+
+    def build(self, exchange: Exchange, of: RequestClass, pool: PolicyPool, now_s: float) -> RequestSpec:
+        """The spec of a whole request, as of now. Writes its class and its units of work to the exchange."""
+        facts, tenant = exchange.facts, exchange.tenant
+        model = facts.model if facts is not None else ""
+        c = exchange.class_idx = of.idx
+        units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
+        exchange.units = units
+        affinity_idx, is_pinned = -1, False
+        if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
+            affinity_idx, is_pinned = self._affinity.node_of(exchange)
+        rules, origin_s = self.rules, self.origin_s
+        deadline_s = now_s + self._wait_s(model)
+        if exchange.deadline_s - origin_s < deadline_s:
+            deadline_s = exchange.deadline_s - origin_s
+        cost = 0.0
+        if facts is not None and tenant is not None:
+            cost = rules.prompt_weight * facts.prompt_tokens
+            if of.kind in MEDIA:  # a unit counts as a token of output
+                cost += rules.output_weight * units
+            cost /= tenant.weight
+        model_idx, adapter_idx = pool.items.get(model, NO_ITEMS)
+        tenant_idx = zone_idx = 0  # of zones, the gateway's own
+        if tenant is not None:
+            tenant_idx = tenant.idx
+            if tenant.zone:
+                zone_idx = self._registry.zone_idx.get(tenant.zone, 0)
+            if pool.reads_shares_held:
+                pool.live.tenant_weight[tenant_idx] = tenant.weight
+        priority = BACKGROUND if exchange.background else exchange.priority
+        return _new(  # the constructor takes three times as long
+            RequestSpec,
+            (
+                c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
+                deadline_s, tokens, cost, _key(exchange, c), affinity_idx, int(is_pinned),
+                exchange.body_bytes / GIB, zone_idx, -1, exchange.parts_max, None,
+            ),
+        )  # fmt: skip
+
+    def shorten_wait(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> None:
+        """A request has lost its node: where no other of its model is ready, it waits as a new one would."""
+        facts = exchange.facts
+        deadline_s = now_s + self._wait_s(facts.model if facts is not None else "")
+        if deadline_s < exchange.spec.deadline_s:
+            exchange.spec = exchange.spec._replace(deadline_s=deadline_s)
+            pool.live.set_deadline(exchange.row, deadline_s)
+
+    def _wait_s(self, model: str) -> float:
+        rules = self.rules
+        is_ready = not model or self._registry.has_room(model)
+        return rules.max_wait_s if is_ready else rules.max_wait_no_ready_node_s
+
+    def resized(
+        self, exchange: Exchange, of: RequestClass, before: RequestSpec, pool: PolicyPool
+    ) -> RequestSpec:
+        """The spec of what takes the place of a waiting request; it has waited since it arrived."""
+        spec = self.build(exchange, of, pool, exchange.arrived_s - self.origin_s)
+        return spec._replace(arrival_s=before.arrival_s)
+
+    def rebuild(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> RequestSpec:
+        """The spec of a waiting request for a rebuilt state; its arrival and its deadline stay."""
+        before: RequestSpec = exchange.spec
+        arrived_s = before.arrival_s
+        if arrived_s is None:
+            arrived_s = exchange.arrived_s - self.origin_s
+        spec = self.build(exchange, self._registry.add_class(exchange), pool, now_s)
+        return spec._replace(arrival_s=arrived_s, deadline_s=before.deadline_s)
+
+    def refusal(self, exchange: Exchange, end: Ended, pool: PolicyPool) -> Refusal:
+        """The error of a request that ended unserved."""
+        if end.reason == Reason.QUEUE_FULL:
+            return self.queue_full(pool)
+        retry_s = self._retry_after_s(pool)
+        if end.reason == Reason.DEADLINE:
+            # the client's own or the limit of waiting? A timer may fire a little early: no clock can tell
+            if exchange.spec.deadline_s == exchange.deadline_s - self.origin_s:
+                return Refusal(504, DEADLINE_CODE, "The deadline passed before a node was free.")
+            return Refusal(503, "no_capacity", "No node was free in time.", retry_s)
+        if end.status == Status.REJECTED and end.reason >= Reason.POLICY:
+            return Refusal(503, "rejected_by_policy", "The scheduling policy rejected it.", retry_s)
+        return Refusal(503, "no_node", "No node can serve it.", retry_s)
+
+    def queue_full(self, pool: PolicyPool) -> Refusal:
+        """The queue is full."""
+        return Refusal(503, "queue_full", "Too many requests are waiting.", self._retry_after_s(pool))
+
+    def _retry_after_s(self, pool: PolicyPool) -> float:
+        """About how long the queue takes to empty, between a second and a minute.
+
+        No longer than a request may wait in the queue, after which it is empty whatever the estimates say:
+        those of the first requests are guesses.
+        """
+        nodes = pool.live.nodes
+        backlog_s = slots = 0.0
+        for j in range(len(nodes.up)):
+            if nodes.up[j] == 1:
+                backlog_s += nodes.outstanding_s[j]
+                slots += nodes.slots[j]
+        wait_s = backlog_s / slots if slots else MOST_RETRY_AFTER_S
+        return min(MOST_RETRY_AFTER_S, max(1.0, min(wait_s, self.rules.max_wait_s)))
+
+
+_new = tuple.__new__
+
+
+def _key(exchange: Exchange, c: int) -> int:
+    """The key that affinity policies hash: the session, the first block of the prompt, or the class."""
+    if exchange.session:
+        return crc32(exchange.session.encode())
+    facts = exchange.facts
+    if facts is not None and facts.prefix_blocks:
+        return facts.prefix_blocks[0]
+    return c
+
+
+def no_response(response_id: str) -> Refusal:
+    """As if the response did not exist: a tenant must not learn of another's responses."""
+    return Refusal(
+        404, "response_not_found", f"Response with id '{response_id[:200]}' not found.", param="response_id"
+    )
