@@ -17,7 +17,7 @@ from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.requests import OwnedAffinityMap
+from trimtab.gateway.decide.request_specs import OwnedAffinityMap
 from trimtab.gateway.model import (
     Attempt,
     Cause,

@@ -23,7 +23,7 @@ from trimtab.gateway.decide.plan_effects import Groupings, Placements
 from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.decide.requests import RequestBuilder, SessionAffinity, no_response
+from trimtab.gateway.decide.request_specs import RequestBuilder, SessionAffinity, no_response
 from trimtab.gateway.decide.signals import NodeSignals, Report
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet

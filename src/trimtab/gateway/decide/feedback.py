@@ -8,7 +8,7 @@ from trimtab.gateway.decide.plan_effects import Placements
 from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.decide.requests import SessionAffinity
+from trimtab.gateway.decide.request_specs import SessionAffinity
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.link_meter import LARGE_BYTES

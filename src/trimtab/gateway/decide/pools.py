@@ -19,7 +19,7 @@ from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.learning import NewEstimate, RequestClass
 from trimtab.gateway.decide.pool import Basis, PolicyPool
 from trimtab.gateway.decide.registry import Registry
-from trimtab.gateway.decide.requests import RequestBuilder
+from trimtab.gateway.decide.request_specs import RequestBuilder
 from trimtab.gateway.decide.signals import outage_rows
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
