@@ -26,9 +26,10 @@ from trimtab.gateway.model import (
     Outcome,
     Refusal,
 )
-from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
+from trimtab.gateway.record.recorded_rows import Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
 from trimtab.policies import find
+from trimtab.traces.gateway_format import ClassRow
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 BUSY = Refusal(503, "queue_full", "the queue is full")
@@ -71,10 +72,16 @@ def nodes_of(cluster: Cluster) -> list[Node]:
     ]  # fmt: skip
 
 
-def classes_of(cluster: Cluster) -> list[ClassEstimate]:
+def classes_of(cluster: Cluster) -> list[ClassRow]:
     """Its service tables as estimates."""
     return [
-        ClassEstimate(name, _by_type(cluster, cluster.fixed_s[c]), _by_type(cluster, cluster.unit_s[c]))
+        {
+            "name": name,
+            "unit": "unit",
+            "fixed_s": _by_type(cluster, cluster.fixed_s[c]),
+            "unit_s": _by_type(cluster, cluster.unit_s[c]),
+            "served_by": None,
+        }
         for c, name in enumerate(cluster.class_names)
     ]
 

@@ -44,7 +44,7 @@ from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.policy_compilation import compile_elsewhere
 from trimtab.gateway.readiness import HEALTHY, readiness
-from trimtab.gateway.record.node_events import NodeEvents
+from trimtab.gateway.record.recorder import NodeEvents
 from trimtab.gateway.recorder_setup import new_recorder
 from trimtab.gateway.tenants import Tenants
 

@@ -13,9 +13,9 @@ from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
+from trimtab.gateway.record.recorded_rows import Signals, Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
-from trimtab.gateway.record.signal_rows import Signals
+from trimtab.traces.gateway_format import ClassRow
 
 
 def new_recorder(
@@ -53,7 +53,7 @@ def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapsh
     return Snapshot(
         policy=rules.default.spec,
         nodes=fleet.nodes,
-        classes=_class_estimates(dispatcher.registry),
+        classes=_class_rows(dispatcher.registry),
         seed=rules.seed,
         shadow=shadow,
         options={
@@ -94,16 +94,17 @@ def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> 
     )
 
 
-def _class_estimates(registry: Registry) -> list[ClassEstimate]:
-    rows = []
+def _class_rows(registry: Registry) -> list[ClassRow]:
+    rows: list[ClassRow] = []
     for key in registry.class_keys:
         by_type = {name: registry.estimates.of(key, name) for name in registry.types_of(key[0])}
         rows.append(
-            ClassEstimate(
-                f"{key[0]}/{key[1].value}",
-                {name: fixed_s for name, (fixed_s, _) in by_type.items()},
-                {name: unit_s for name, (_, unit_s) in by_type.items()},
-                served_by=registry.served_by(key[0]),
-            )
+            {
+                "name": f"{key[0]}/{key[1].value}",
+                "unit": "unit",
+                "fixed_s": {name: fixed_s for name, (fixed_s, _) in by_type.items()},
+                "unit_s": {name: unit_s for name, (_, unit_s) in by_type.items()},
+                "served_by": registry.served_by(key[0]),
+            }
         )
     return rows

@@ -35,8 +35,9 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.record.pseudonyms import Numbers, Pseudonyms
-from trimtab.gateway.record.recorded_rows import ClassEstimate, Snapshot
+from trimtab.gateway.record.recorded_rows import Snapshot
 from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings
+from trimtab.traces.gateway_format import ClassRow
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 HEALTH = Endpoint("/health", ("GET",), Kind.HEALTH, local=True)
@@ -52,7 +53,13 @@ def node(idx: int = 0) -> Node:
 
 def snapshot(**changed: Any) -> Snapshot:
     fields = {"policy": "random", "nodes": [node(0), node(1)]} | changed
-    return Snapshot(classes=[ClassEstimate("m/chat", {"big": 0.1}, {"big": 0.01}, "token")], **fields)
+    return Snapshot(classes=[class_row("m/chat")], **fields)
+
+
+def class_row(name: str) -> ClassRow:
+    return {
+        "name": name, "unit": "token", "fixed_s": {"big": 0.1}, "unit_s": {"big": 0.01}, "served_by": None
+    }  # fmt: skip
 
 
 def exchange(arrived_s: float = 1.0, ended_s: float = 3.0, **changed: Any) -> Exchange:
@@ -348,7 +355,7 @@ def test_a_class_that_shows_up_later_is_named(tmp_path: Path) -> None:
     names = ["m/chat"]
 
     def now() -> Snapshot:
-        return replace(snapshot(), classes=[ClassEstimate(name, {}, {}) for name in names])
+        return replace(snapshot(), classes=[class_row(name) for name in names])
 
     async def main() -> None:
         recorder = Recorder(RecordSettings(tmp_path), now, Clock())

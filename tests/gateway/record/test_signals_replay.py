@@ -17,8 +17,8 @@ from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.serving.replay import replay
 from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Outcome, Tenant
+from trimtab.gateway.record.recorded_rows import Signals, UseThinning
 from trimtab.gateway.record.recorder import RecordSettings
-from trimtab.gateway.record.signal_rows import Signals, UseThinning
 from trimtab.gateway.recorder_setup import new_recorder
 from trimtab.traces.gateway_format import VERSION, file_name
 

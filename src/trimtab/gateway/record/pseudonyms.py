@@ -52,17 +52,11 @@ class Numbers:
         return number
 
 
-def new_key() -> bytes:
-    """A key for the names of one recording."""
-    return secrets.token_bytes(32)
-
-
 class Pseudonyms:
     """The names of one recording."""
 
-    def __init__(self, key: bytes = b"") -> None:
-        """`key`: shared by processes that record together; b"" = a new key."""
-        self._key = key or new_key()
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
         self._tenants: dict[str, str] = {}
         self.sessions = Numbers(MOST_SESSIONS)
         self.blocks = Numbers(MOST_BLOCKS)

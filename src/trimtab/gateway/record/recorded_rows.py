@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from trimtab.gateway.model import (
-    Attempt,
-    Endpoint,
-    Exchange,
-    Facts,
-    Node,
-    Outcome,
-    Refusal,
-    Tenant,
-    Usage,
-)
+from trimtab.gateway.model import Attempt, Exchange, Facts, Node, Usage
 from trimtab.gateway.nodes.link_meter import LARGE_BYTES
 from trimtab.gateway.record.pseudonyms import Pseudonyms
 from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, RequestRow
@@ -29,21 +20,11 @@ if TYPE_CHECKING:
 
 TICKS_PER_S: Final = 1e6  # times are written in whole microseconds
 _NEVER_S: Final = float("inf")
+LEAST_CHANGE_FRAC: Final = 0.02  # of a capacity: smaller changes of its use are not recorded
 MOST_PLANNED: Final = 4096  # largest recorded field of a plan, in numbers
 
 CandidatesOf = Callable[[Any], Sequence[int]]
 """A decision's node positions, best first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassEstimate:
-    """The current estimate of a request class: (fixed_s + unit_s × units) seconds on each node type."""
-
-    name: str  # MODEL/KIND
-    fixed_s: Mapping[str, float]  # node type → seconds
-    unit_s: Mapping[str, float]  # node type → seconds per unit
-    unit: str = "unit"
-    served_by: tuple[int, ...] | None = None  # node positions; None = all of the types above
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +33,7 @@ class Snapshot:
 
     policy: str  # as `--policy` takes it
     nodes: Sequence[Node]
-    classes: Sequence[ClassEstimate]  # by Exchange.class_idx
+    classes: Sequence[ClassRow]  # by Exchange.class_idx
     seed: int = 0
     shadow: str = ""
     options: Mapping[str, int] = field(default_factory=dict)  # held_max, lookahead, max_retries, dispatchers
@@ -60,31 +41,31 @@ class Snapshot:
     queued: Sequence[Exchange] = ()
 
 
-class Ended(NamedTuple):
-    """The fields of an exchange that are kept until it is written; no body, no identifier."""
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """The signals of all nodes, by position, and what is declared or learned of classes and tenants."""
 
-    ended_s: float
-    arrived_s: float
-    class_idx: int
-    endpoint: Endpoint | None
-    facts: Facts | None
-    tenant: Tenant | None
-    session: str
-    priority: int
-    deadline_s: float
-    units: float
-    actual_units: float
-    estimate_s: float
-    decision: Any
-    started_s: float
-    attempts: list[Attempt]
-    body_bytes: int
-    usage: Usage | None
-    outcome: Outcome | None
-    refusal: Refusal | None
+    resources: Sequence[str] = ()  # of which some node's capacity is known
+    capacity: Sequence[Sequence[float]] = ()  # [nodes, resources]
+    used_by_others_frac: Sequence[Sequence[float]] = ()  # [nodes, resources], of the capacity
+    demand: Mapping[str, Sequence[float]] = field(default_factory=dict)  # class → [resources]
+    holding_cost: Mapping[str, float] = field(default_factory=dict)  # class → where it is not 1
+    weight: Sequence[float] = ()  # [nodes], of a slot
+    usd_per_hour: Sequence[float] = ()  # [nodes]
+    zone: Sequence[str] = ()  # [nodes]
+    zones: Sequence[str] = ()  # all; the gateway's own first
+    rtt_s: Sequence[Sequence[float]] = ()  # [zones, zones]
+    nic_gib_per_s: Sequence[float] = ()  # [nodes]; inf = unknown
+    zone_gib_per_s: Sequence[float] = ()  # [zones], of the link into each; inf = no limit
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)  # tenant → where it is not 1
 
 
-_ENDPOINT, _FACTS = Ended._fields.index("endpoint"), Ended._fields.index("facts")
+KEPT: Final = (  # of an exchange, until it is written; no body, no identifier
+    "ended_s", "arrived_s", "class_idx", "endpoint", "facts", "tenant", "session", "priority", "deadline_s",
+    "units", "actual_units", "estimate_s", "decision", "started_s", "attempts", "body_bytes", "usage",
+    "outcome", "refusal",
+)  # fmt: skip
+_ENDPOINT, _FACTS = KEPT.index("endpoint"), KEPT.index("facts")
 
 
 def line(record: RecordName, at_s: float, **fields: Any) -> bytes:
@@ -106,7 +87,7 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str)
         shadow=snapshot.shadow,
         seed=snapshot.seed,
         nodes=[node_row(node) for node in snapshot.nodes],
-        classes=class_rows(snapshot.classes),
+        classes=snapshot.classes,
         options=dict(snapshot.options),
     )
 
@@ -132,20 +113,6 @@ def plan_row(plan: Plan) -> dict[str, Any]:
     }
 
 
-def class_rows(classes: Sequence[ClassEstimate]) -> list[ClassRow]:
-    """Classes with their current estimates."""
-    return [
-        {
-            "name": c.name,
-            "unit": c.unit,
-            "fixed_s": dict(c.fixed_s),
-            "unit_s": dict(c.unit_s),
-            "served_by": c.served_by,
-        }
-        for c in classes
-    ]
-
-
 def state_line(snapshot: Snapshot, at_s: float, begun_s: float) -> bytes:
     """Requests in flight and in the queue. Each request gets its own line when it ends."""
     return line(
@@ -157,9 +124,46 @@ def state_line(snapshot: Snapshot, at_s: float, begun_s: float) -> bytes:
 
 
 def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
-    row = {"arrival_s": round(exchange.arrived_s - begun_s, 6), "units": exchange.units}
-    node = exchange.attempts[-1].node.idx if exchange.attempts else -1
-    return {**row, "class_idx": exchange.class_idx, "node": node}
+    return {
+        "arrival_s": round(exchange.arrived_s - begun_s, 6),
+        "units": exchange.units,
+        "class_idx": exchange.class_idx,
+        "node": exchange.attempts[-1].node.idx if exchange.attempts else -1,
+    }
+
+
+def signals_row(signals: Signals, tenant_weights: Mapping[str, float]) -> dict[str, Any]:
+    """All signals but use. `tenant_weights`: by the names that the recording gives to tenants."""
+    row = asdict(signals)
+    del row["used_by_others_frac"]
+    row |= {name: _finite(row[name]) for name in ("nic_gib_per_s", "zone_gib_per_s")}
+    return row | {"tenant_weights": dict(tenant_weights)}
+
+
+def _finite(amounts: Sequence[float]) -> list[float | None]:
+    """JSON has no infinity."""
+    return [amount if math.isfinite(amount) else None for amount in amounts]
+
+
+class UseThinning:
+    """Leaves out use that has hardly changed since it was recorded last."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[int, str], float] = {}
+
+    def forget(self) -> None:
+        """A new file begins: it holds everything once more."""
+        self._written = dict.fromkeys(self._written, math.inf)
+
+    def changed(self, signals: Signals) -> dict[str, dict[str, float]]:
+        """Node position → resource → fraction of the capacity that others use, where it is news."""
+        news: dict[str, dict[str, float]] = {}
+        for j, row in enumerate(signals.used_by_others_frac):
+            for name, frac in zip(signals.resources, row, strict=True):
+                if abs(frac - self._written.get((j, name), 0.0)) >= LEAST_CHANGE_FRAC:
+                    self._written[j, name] = frac
+                    news.setdefault(str(j), {})[name] = round(float(frac), 4)
+        return news
 
 
 class RowWriter:

@@ -19,27 +19,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
-from trimtab.gateway.model import DecisionListener, Exchange, LoadEvent, Node, Observer
-from trimtab.gateway.record.pseudonyms import Pseudonyms, new_key
+from trimtab.gateway.model import DecisionListener, Exchange, Health, LoadEvent, Node, Observer
+from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.record.pseudonyms import Pseudonyms
 from trimtab.gateway.record.recorded_rows import (
+    KEPT,
     TICKS_PER_S,
     CandidatesOf,
-    Ended,
     RowWriter,
+    Signals,
     Snapshot,
-    class_rows,
+    UseThinning,
     head_line,
     line,
     node_row,
     plan_row,
+    signals_row,
     state_line,
 )
 from trimtab.gateway.record.rotated_files import RotatedFiles
-from trimtab.gateway.record.signal_rows import Signals, UseThinning, signals_row
 from trimtab.traces.gateway_format import NODE_EVENTS, NodeEvent, RecordName
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
+    from trimtab.gateway.nodes.fleet import Fleet
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +51,7 @@ ESTIMATES_PERIOD_S = 60.0
 USE_PERIOD_S = 1.0  # at least between two lines of what others use of nodes
 LINES_FROM = 16  # requests per batch: smaller batches cost more per request
 
-
-_kept_of = attrgetter(*Ended._fields)
+_kept_of = attrgetter(*KEPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,6 @@ class RecordSettings:
     max_bytes: int = 64 << 20  # size of one file
     max_files: int = 16
     max_rows: int = 50_000  # rows that wait to be written; more are dropped and counted
-
-
-def _no_candidates(_: Any) -> tuple[int, ...]:
-    return ()
-
-
-def _no_adapter(_: str) -> str:
-    return ""
 
 
 class Recorder(Observer, DecisionListener):
@@ -83,8 +77,8 @@ class Recorder(Observer, DecisionListener):
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
         *,
-        candidates_of: CandidatesOf = _no_candidates,
-        adapter_of: Callable[[str], str] = _no_adapter,
+        candidates_of: CandidatesOf = lambda _: (),
+        adapter_of: Callable[[str], str] = lambda _: "",
         signals: Callable[[], Signals] = Signals,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
@@ -94,14 +88,9 @@ class Recorder(Observer, DecisionListener):
         self.dropped = 0
         self.error = ""
         self._signals, self._use, self._use_due_s = signals, UseThinning(), 0.0
-        self._names = Pseudonyms(new_key())
+        self._names = Pseudonyms()
         self._writer = RowWriter(
-            self.begun_s,
-            self._class_names,
-            self._names,
-            candidates_of,
-            adapter_of,
-            ticks_per_s,
+            self.begun_s, self._class_names, self._names, candidates_of, adapter_of, ticks_per_s
         )
         self._rows: list[tuple[Any, ...]] = []  # requests that have no line yet
         self._notes: list[bytes] = []
@@ -247,7 +236,7 @@ class Recorder(Observer, DecisionListener):
             logger.info("recording to %s: works again; %d rows were lost", self.settings.folder, self.dropped)
 
     def _class_names(self) -> list[str]:
-        return [one.name for one in self._snapshot().classes]
+        return [one["name"] for one in self._snapshot().classes]
 
     async def _in_thread(self, block: bytes) -> None:
         """Write in the recorder's thread, so that a slow disk delays no request."""
@@ -256,7 +245,7 @@ class Recorder(Observer, DecisionListener):
     def note_estimates(self) -> None:
         """Record the current estimates with the next flush: a replay needs those of all classes."""
         self._estimates_due_s = self._now_s() + ESTIMATES_PERIOD_S
-        self._note("estimates", classes=class_rows(self._snapshot().classes))
+        self._note("estimates", classes=self._snapshot().classes)
         signals = self._signals()
         if signals.zones:
             weights = {self._names.tenant(name): w for name, w in signals.tenant_weights.items()}
@@ -283,3 +272,30 @@ class Recorder(Observer, DecisionListener):
 def new_recording_id() -> str:
     """Start time and a random part, so that two starts within a second give two recordings."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+
+
+class NodeEvents(FleetListener):
+    """Records added, removed and changed nodes. Changed models are not recorded: the next head has them."""
+
+    def __init__(self, fleet: Fleet, recorder: Recorder) -> None:
+        self._fleet, self._recorder = fleet, recorder
+
+    def on_added(self, node: Node) -> None:
+        """A FleetListener method."""
+        self._recorder.node_event(node, "added")
+
+    def on_removed(self, node: Node) -> None:
+        """A FleetListener method."""
+        self._recorder.node_event(node, "removed")
+
+    def on_switch(self, node: Node) -> None:
+        """Record that the node gets work from now on, or none. A draining node finishes its requests."""
+        if self._fleet.gets_work(node):
+            what: NodeEvent = "up"
+        else:
+            what = "drained" if node.health is Health.DRAINING else "down"
+        self._recorder.node_event(node, what)
+
+    def on_capacity(self, node: Node) -> None:
+        """A FleetListener method."""
+        self._recorder.node_event(node, "capacity")
