@@ -60,11 +60,11 @@ def test_normal_equations_are_solved_as_by_an_active_set_method(seed: int) -> No
 
 def test_means_are_requests_times_seconds_between_two_reports_of_one_source() -> None:
     counts = ClassCounts()
-    counts.begin(0, 7, 1, 0.0)
+    counts.add(0, 7, 1, 1, 0.0)
     assert counts.mean(0, "machine", 10.0) == {7: 1.0}, "the first report: those now"
-    counts.begin(0, 7, 3, 12.0)
-    counts.end(0, 7, 1, 13.0)
-    counts.end(0, 7, 3, 14.0)
+    counts.add(0, 7, 1, 3, 12.0)
+    counts.add(0, 7, -1, 1, 13.0)
+    counts.add(0, 7, -1, 3, 14.0)
     assert counts.mean(0, "machine", 14.0) == {7: pytest.approx((2 * 1 + 1 * 2 + 1 * 1) / 4)}
     assert counts.mean(0, "gpu", 14.0) == {}, "this source's first: none is there now"
     assert counts.mean(0, "machine", 16.0) == {}

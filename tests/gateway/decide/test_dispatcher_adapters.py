@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from test_dispatcher import Asking, Bench, at
 
-from trimtab.gateway.decide.cluster_builder import cluster_of, items_needed, member_of, shape_of
+from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, policy_choice
 from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.model import Cause
@@ -117,7 +117,7 @@ def test_a_name_that_is_a_model_elsewhere_is_no_adapter_and_one_without_a_model_
         shape = shape_of(members)
         assert shape.items == ("m", "merged", "other", "stray", "verse")
         assert shape.bases == {"verse": "m", "stray": ""}
-        assert items_needed(shape) == {
+        assert shape.items_needed == {
             "m": (0, -1), "merged": (1, -1), "other": (2, -1), "stray": (3, -1), "verse": (0, 4)
         }  # fmt: skip
         cluster = cluster_of(shape, [], 1, bench.dispatcher.registry.estimates)

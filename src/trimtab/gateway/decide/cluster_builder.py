@@ -93,6 +93,21 @@ class ClusterShape:
         return np.where(known > 0.0, known, known.max(axis=0))
 
     @cached_property
+    def item_at(self) -> Mapping[str, int]:
+        """Model or adapter → its position among the items."""
+        return {name: i for i, name in enumerate(self.items)}
+
+    @cached_property
+    def items_needed(self) -> Mapping[str, tuple[int, int]]:
+        """Model or adapter → positions of model and adapter that a request for it needs; -1 = none.
+
+        An adapter of an unknown model takes the model's position.
+        """
+        at = self.item_at
+        pairs = {name: (at[base], at[name]) for name, base in self.bases.items() if base in at}
+        return {name: (i, -1) for name, i in at.items()} | pairs
+
+    @cached_property
     def _least(self) -> dict[str, Floats]:
         return {}
 
@@ -224,21 +239,3 @@ def write_estimates(
     for g, kind in enumerate(shape.types):
         if shape.serves(g, key[0]):
             fixed_s[c, g], unit_s[c, g] = estimates.of(key, kind.name)
-
-
-def item_positions(shape: ClusterShape) -> Mapping[str, int]:
-    """Model or adapter → its position among the items."""
-    return {name: i for i, name in enumerate(shape.items)}
-
-
-def items_needed(shape: ClusterShape) -> dict[str, tuple[int, int]]:
-    """Model or adapter → positions of the model and of the adapter that a request for it needs; -1 = none.
-
-    An adapter of an unknown model takes the model's position.
-    """
-    at = item_positions(shape)
-    needed = {name: (i, -1) for name, i in at.items()}
-    for name, base in shape.bases.items():
-        if base in at:
-            needed[name] = at[base], at[name]
-    return needed

@@ -13,7 +13,6 @@ from typing import Final
 
 from trimtab.domain.view import Plan
 from trimtab.engine.decision_trace import ESTIMATE_S
-from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.api.units import MEDIA
 from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
@@ -77,7 +76,7 @@ class PolicyDispatcher(FleetListener):
         self.log.listeners += (self.placements, self.groupings)
         self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        self.now_s, self.write_outages = pools.now_s, pools.write_outages
+        self.now_s, self.planning, self.write_outages = pools.now_s, pools.planning, pools.write_outages
         self.signals.links.changed = pools.write_link
         fleet.listeners.append(self)
 
@@ -124,10 +123,6 @@ class PolicyDispatcher(FleetListener):
         now_s = self.now_s()
         self._pools.rebuild(now_s)
         self._turn_each(tuple(self.pools.values()), now_s)
-
-    def planning(self) -> tuple[PlanningLog, PlanningLog]:
-        """Outcomes of plans: of the live policies, and of their shadow policies."""
-        return self._pools.planning()
 
     def waiting(self) -> list[Exchange]:
         """The requests that no node has."""
@@ -298,9 +293,11 @@ class PolicyDispatcher(FleetListener):
 
     # --- FleetListener
 
-    def on_added(self, node: Node) -> None:
-        """A FleetListener method."""
+    def on_models(self, node: Node) -> None:
+        """A FleetListener method, as `on_added`."""
         self.rebuild()
+
+    on_added = on_models
 
     def on_removed(self, node: Node) -> None:
         """A FleetListener method."""
@@ -320,10 +317,6 @@ class PolicyDispatcher(FleetListener):
                 if exchange.node_idx < 0 and name_of(exchange.tenant) == tenant:
                     pool.live.allow(exchange.row, node.idx, now_s)
             self.turn(pool, now_s)
-
-    def on_models(self, node: Node) -> None:
-        """A FleetListener method."""
-        self.rebuild()
 
     def on_adapters(self, node: Node) -> None:
         """A FleetListener method."""

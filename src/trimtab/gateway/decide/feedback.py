@@ -100,14 +100,8 @@ class Feedback:
     def _correct_prefixes(self, pool: PolicyPool, exchange: Exchange) -> None:
         """Compare the cached tokens that the node reports with the expected ones."""
         facts, usage, prefixes = exchange.facts, exchange.usage, self._affinity.prefixes
-        if (
-            facts is None
-            or usage is None
-            or prefixes is None
-            or not (pool.reads_prefix and facts.prefix_blocks)
-        ):
+        if facts is None or usage is None or prefixes is None or not pool.reads_prefix:
             return
-        node_idx = exchange.attempts[-1].node.idx
-        prefixes.correct(
-            node_idx, facts.prefix_blocks, usage.cached_tokens, exchange.matched.get(node_idx, 0)
-        )
+        blocks, node_idx = facts.prefix_blocks, exchange.attempts[-1].node.idx
+        if blocks:
+            prefixes.correct(node_idx, blocks, usage.cached_tokens, exchange.matched.get(node_idx, 0))

@@ -100,18 +100,16 @@ class Fit:
 
     def _solve(self) -> None:
         spread = self._w * self._uu - self._u * self._u
-        if spread > 1e-9 * self._uu * self._w:
-            unit_s = (self._w * self._ud - self._u * self._d) / spread
-            fixed_s = (self._d - unit_s * self._u) / self._w
-            if unit_s >= 0.0 and fixed_s >= 0.0:
-                self.fixed_s, self.unit_s = max(fixed_s, LEAST_S), unit_s
-                return
-            if fixed_s < 0.0:
-                self.fixed_s, self.unit_s = LEAST_S, self._ud / self._uu
-                return
-            self.fixed_s, self.unit_s = max(self._d / self._w, LEAST_S), 0.0
+        if spread <= 1e-9 * self._uu * self._w:  # one size only: through the origin
+            self.fixed_s, self.unit_s = LEAST_S, max(self._d / self._u, 0.0)
             return
-        self.fixed_s, self.unit_s = LEAST_S, max(self._d / self._u, 0.0)  # one size only: through the origin
+        unit_s = (self._w * self._ud - self._u * self._d) / spread
+        fixed_s = (self._d - unit_s * self._u) / self._w
+        if fixed_s < 0.0:
+            fixed_s, unit_s = 0.0, self._ud / self._uu
+        elif unit_s < 0.0:
+            fixed_s, unit_s = self._d / self._w, 0.0
+        self.fixed_s, self.unit_s = max(fixed_s, LEAST_S), unit_s
 
 
 class ServiceEstimates:
@@ -255,30 +253,21 @@ Counts = Mapping[int, float]  # by class
 
 
 class ClassCounts:
-    """Requests of all pools, hedges included. `begin` and `end` are called for every attempt."""
+    """Requests of all pools, hedges included. `add` is called at the begin and end of every attempt."""
 
     def __init__(self) -> None:
         self._rows: defaultdict[int, dict[int, _Row]] = defaultdict(dict)  # node → class → row
         self._read: dict[tuple[int, str], tuple[float, dict[int, float]]] = {}  # when, request-seconds
 
-    def begin(self, node_idx: int, class_idx: int, answers: int, now_s: float) -> None:
-        """A request has been sent to a node."""
+    def add(self, node_idx: int, class_idx: int, requests: int, answers: int, now_s: float) -> None:
+        """A request for so many answers has been sent to a node (`requests` = 1), or has left it (-1)."""
         row = self._rows[node_idx].get(class_idx)
         if row is None:
-            self._rows[node_idx][class_idx] = [1.0, now_s, 0.0, answers]
-            return
+            row = self._rows[node_idx][class_idx] = [0.0, now_s, 0.0, 0.0]
         row[_SECONDS] += row[_REQUESTS] * (now_s - row[_SINCE])
-        row[_REQUESTS] += 1.0
+        row[_REQUESTS] += requests
         row[_SINCE] = now_s
-        row[_ANSWERS] += answers
-
-    def end(self, node_idx: int, class_idx: int, answers: int, now_s: float) -> None:
-        """A request has left a node, to which it was sent before."""
-        row = self._rows[node_idx][class_idx]
-        row[_SECONDS] += row[_REQUESTS] * (now_s - row[_SINCE])
-        row[_REQUESTS] -= 1.0
-        row[_SINCE] = now_s
-        row[_ANSWERS] -= answers
+        row[_ANSWERS] += requests * answers
 
     def answers(self, node_idx: int) -> int:
         """Answers under way on a node: a request may ask for several."""

@@ -17,7 +17,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
-from trimtab.gateway.decide.cluster_builder import NO_ITEMS, ClusterShape, item_positions, items_needed
+from trimtab.gateway.decide.cluster_builder import NO_ITEMS, ClusterShape
 from trimtab.gateway.decide.dispatch_rules import PolicyChoice
 from trimtab.gateway.decide.shadow import Later, ShadowPlanner
 from trimtab.gateway.model import NO_BLOCKS, Exchange
@@ -103,14 +103,8 @@ def label(policy: Policy) -> str:
 
 def _figures(evidence: Evidence | None, k: int) -> dict[str, float | None]:
     """The figures of a simulated candidate: intervals are ± `…error_s`."""
-    if evidence is None:
-        return {"value_s": None, "error_s": None, "apart_s": None, "apart_error_s": None}
-    return {
-        "value_s": float(evidence.value_s[k]),
-        "error_s": float(evidence.error_s[k]),
-        "apart_s": float(evidence.apart_s[k]),
-        "apart_error_s": float(evidence.apart_error_s[k]),
-    }
+    names = "value_s", "error_s", "apart_s", "apart_error_s"
+    return {name: None if evidence is None else float(getattr(evidence, name)[k]) for name in names}
 
 
 class PolicyPool:
@@ -164,7 +158,7 @@ class PolicyPool:
             keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
         )
         self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
-        self.items = items_needed(shape)
+        self.items = shape.items_needed
         needs = choice.order.needs
         self.charges_cost = Need.VIRTUAL_COUNTERS in needs and Need.DOMINANT_SHARES not in needs
         self.reads_shares_held = Need.SHARES_HELD in needs
@@ -205,7 +199,7 @@ class PolicyPool:
 
     def _mark_resident(self) -> None:
         """Nodes hold their models; `mark_held` sets their adapters, and models that calls load."""
-        resident, at = self.live.resident, item_positions(self._shape)
+        resident, at = self.live.resident, self._shape.item_at
         for j, member in enumerate(self._shape.members):
             for name in member.serves - self._shape.bases.keys():
                 resident[j, at[name]] = 1
@@ -217,7 +211,7 @@ class PolicyPool:
             return
         running = [x.facts for x in self.exchanges.values() if x.node_idx == node_idx]
         names = {*adapters, *(facts.model for facts in running if facts is not None)}
-        resident, at = self.live.resident, item_positions(shape)
+        resident, at = self.live.resident, shape.item_at
         before = resident[node_idx].copy()
         for name in bases:
             resident[node_idx, at[name]] = name in names

@@ -6,16 +6,16 @@ Nothing here decides: methods return the pools that have something to decide abo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.cluster_builder import write_estimates
-from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
+from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.learning import NewEstimate, RequestClass
 from trimtab.gateway.decide.pool import Basis, PolicyPool
 from trimtab.gateway.decide.registry import Registry
@@ -53,7 +53,10 @@ class PolicyPools:
         self.rules, self.origin_s = requests.rules, requests.origin_s
         self._loop, self._fleet, self._registry, self._requests = loop, fleet, registry, requests
         self._nodes, self._signals, self._counts = fleet.nodes, registry.signals, registry.signals.counts
-        self._plan_arrived, self._inline, self._mode = plan_arrived, inline_plans, mode
+        self._how: Mapping[str, Any] = {  # pools run
+            "now": self.now_s, "later": loop.call_later, "plan_arrived": plan_arrived,
+            "inline_plans": inline_plans, "mode": mode,
+        }  # fmt: skip
         self._planned, self._planned_beside = PlanningLog(), PlanningLog()  # by closed pools
         self._tenants = tenants + SPARE_TENANTS
         self._utc_s = utc_s  # seconds since 1970, now
@@ -230,14 +233,14 @@ class PolicyPools:
         """A pool has started a request on a node."""
         node_idx = exchange.node_idx
         self._nodes[node_idx].in_flight += 1
-        self._counts.begin(node_idx, exchange.class_idx, _answers(exchange), now_s)
+        self._counts.add(node_idx, exchange.class_idx, 1, _answers(exchange), now_s)
         if len(self.by_spec) > 1:
             self._add_to_others(pool, exchange, node_idx, 1, now_s)
 
     def inherit(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> None:
         """A request runs on its node already: the pool's next state includes it."""
         self._nodes[exchange.node_idx].in_flight += 1
-        self._counts.begin(exchange.node_idx, exchange.class_idx, _answers(exchange), now_s)
+        self._counts.add(exchange.node_idx, exchange.class_idx, 1, _answers(exchange), now_s)
         pool.inherit([(exchange, ())])
 
     def free(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Sequence[PolicyPool]:
@@ -246,7 +249,7 @@ class PolicyPools:
         node_idx, exchange.node_idx = exchange.node_idx, -1
         if node_idx >= 0:
             self._nodes[node_idx].in_flight -= 1
-            self._counts.end(node_idx, exchange.spec.class_idx, _answers(exchange), now_s)
+            self._counts.add(node_idx, exchange.spec.class_idx, -1, _answers(exchange), now_s)
             if len(self.by_spec) > 1:
                 freed = self._add_to_others(pool, exchange, node_idx, -1, now_s)
         if self._hedged and exchange in self._hedged:
@@ -297,8 +300,7 @@ class PolicyPools:
         self, exchange: Exchange, node_idx: int, requests: int, tokens: float, now_s: float
     ) -> Sequence[PolicyPool]:
         self._nodes[node_idx].in_flight += requests
-        count = self._counts.begin if requests > 0 else self._counts.end
-        count(node_idx, exchange.class_idx, _answers(exchange), now_s)
+        self._counts.add(node_idx, exchange.class_idx, requests, _answers(exchange), now_s)
         for pool in self.by_spec.values():
             pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
             pool.live.reports.add_use(node_idx, exchange.class_idx, requests)
@@ -309,21 +311,10 @@ class PolicyPools:
     def _add_missing(self) -> None:
         for choice in self.rules.choices():
             if choice.spec not in self.by_spec:
-                self.by_spec[choice.spec] = pool = self._new_pool(choice)
+                self.by_spec[choice.spec] = pool = PolicyPool(choice, self._basis(), **self._how)
                 self._switch_all(pool, self.now_s())
         rules = self.rules
         self.only = None if rules.by_model or rules.by_route else self.by_spec[rules.default.spec]
-
-    def _new_pool(self, choice: PolicyChoice) -> PolicyPool:
-        return PolicyPool(
-            choice,
-            self._basis(),
-            now=self.now_s,
-            later=self._loop.call_later,
-            plan_arrived=self._plan_arrived,
-            inline_plans=self._inline,
-            mode=self._mode,
-        )
 
     def _basis(self) -> Basis:
         registry, rules = self._registry, self.rules
