@@ -16,7 +16,7 @@ from support.gateway.loading_backend import LoadingBackend
 from support.waiting import until
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.decide.registry import SignalFigures, signal_figures
+from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.observe.exposition import exposition
 
@@ -78,7 +78,7 @@ class Bench:
             return answer.status, answer.headers.get("x-trimtab-node", "")
 
     def figures(self) -> dict[str, SignalFigures]:
-        return signal_figures(self.gateway.dispatcher.registry, self.gateway.fleet)
+        return self.gateway.dispatcher.registry.signal_figures()
 
     def resident(self, name: str) -> list[str]:
         return self.figures()[name]["resident"]

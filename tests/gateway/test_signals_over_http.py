@@ -13,7 +13,7 @@ from support.gateway.node_world import Backend
 from support.waiting import until
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.decide.registry import SignalFigures, signal_figures
+from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.status import node_figures
 
@@ -97,7 +97,7 @@ def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
 
 
 def figures(gateway: Gateway) -> dict[str, SignalFigures]:
-    return signal_figures(gateway.dispatcher.registry, gateway.fleet)
+    return gateway.dispatcher.registry.signal_figures()
 
 
 def shown(gateway: Gateway) -> None:

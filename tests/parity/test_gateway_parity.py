@@ -33,7 +33,6 @@ from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
 from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.learning import ClassKey, ServiceEstimates
@@ -241,8 +240,7 @@ async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
         loop.call_ranked(float(t.arrival_s[i]), Rank.ARRIVAL, i, arrive, i)
     await witness.all_over.wait()
     pool = dispatcher.pools[choice.spec]
-    shape = shape_of(member_of(node, fleet.state(node).spec, {}, node.max_requests) for node in fleet.nodes)
-    cluster = cluster_of(shape, dispatcher.registry.class_keys, 16, estimates)
+    cluster = dispatcher.registry.cluster({})
     class_idx = np.array([dispatcher.registry.class_keys.index((MODELS[m], Kind.SPEECH)) for m in t.model])
     lived = Lived(witness, cluster, pool.options, class_idx, pool.policy_failures)
     await plane.close()

@@ -18,7 +18,6 @@ from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.registry import demand_figures, signal_figures
 from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
@@ -252,8 +251,8 @@ class Gateway:
             recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
             results=lambda: self.results,
             plans=self._plans,
-            signals=lambda: signal_figures(self.dispatcher.registry, self.fleet),
-            demand=lambda: demand_figures(self.dispatcher.registry),
+            signals=self.dispatcher.registry.signal_figures,
+            demand=self.dispatcher.registry.demand_figures,
             loads=self.dispatcher.registry.load_times.figures,
             shadow=lambda: self.dispatcher.log.shadow.counts,
         )

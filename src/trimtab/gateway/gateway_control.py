@@ -9,7 +9,6 @@ from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
 from trimtab.gateway.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.decide.registry import demand_figures, signal_figures
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.node_changes import NodeChanges
 from trimtab.gateway.observe import exposition, status
@@ -38,7 +37,7 @@ class GatewayControl:
     async def nodes(self) -> list[NodeFigures]:
         """All nodes."""
         gateway = self._gateway
-        signals = signal_figures(gateway.dispatcher.registry, gateway.fleet)
+        signals = gateway.dispatcher.registry.signal_figures()
         store, now_s = gateway.metrics.store(), gateway.loop.time()
         withheld = gateway.fleet.tenant_holds.reasons()
         return status.node_figures(store, gateway.fleet.present(), now_s, signals, withheld)
@@ -130,7 +129,7 @@ class GatewayControl:
                 "candidates": default.active_candidate.summary(dispatcher.now_s()),
             },
             "shadow": _shadow(gateway),
-            "demand": demand_figures(dispatcher.registry),
+            "demand": dispatcher.registry.demand_figures(),
             "loads": dispatcher.registry.load_times.figures(),
             "jobs": dict(gateway.job_counts),
             "chains": {} if self._service.chains is None else self._service.chains.status(),

@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.registry import Registry
+from trimtab.gateway.decide.registry import Registry, class_name
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.record.recorded_rows import Signals, Snapshot
@@ -70,26 +70,25 @@ def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapsh
 
 def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> Signals:
     """Inputs of policies besides requests and estimates, as they are now."""
-    registry, signals, rules = dispatcher.registry, dispatcher.signals, dispatcher.rules
-    shape, keys = registry.shape, registry.class_keys
-    around = signals.surroundings(shape, keys, max(1, len(keys)))
-    capacity, others = around.capacity, signals.used_by_others(shape)
-    names = [f"{model}/{kind.value}" for model, kind in keys]
-    costs = [rules.holding_cost.get(model, 1.0) for model, _ in keys]
+    registry = dispatcher.registry
+    cluster, members = registry.cluster({}), registry.shape.members
+    capacity, others = cluster.capacity, registry.used_by_others()
+    names = cluster.class_names[: len(registry.classes)]
+    costs = [dispatcher.rules.holding_cost.get(known.key[0], 1.0) for known in registry.classes]
     frac = np.divide(others, capacity, out=np.zeros(others.shape), where=capacity > 0.0)
     return Signals(
-        resources=around.resource_names,
+        resources=cluster.resource_names,
         capacity=capacity.tolist(),
         used_by_others_frac=np.minimum(frac, 1.0).tolist(),
-        demand=dict(zip(names, around.demand.tolist(), strict=False)),
+        demand=dict(zip(names, cluster.demand.tolist(), strict=False)),
         holding_cost={name: cost for name, cost in zip(names, costs, strict=True) if cost != 1.0},
-        weight=[member.weight for member in shape.members],
-        usd_per_hour=[member.usd_per_hour for member in shape.members],
-        zone=[member.zone for member in shape.members],
-        zones=around.zones,
-        rtt_s=around.rtt_s.tolist(),
-        nic_gib_per_s=around.nic_gib_per_s.tolist(),
-        zone_gib_per_s=around.zone_gib_per_s.tolist(),
+        weight=[member.weight for member in members],
+        usd_per_hour=[member.usd_per_hour for member in members],
+        zone=[member.zone for member in members],
+        zones=cluster.zone_names,
+        rtt_s=cluster.rtt_s.tolist(),
+        nic_gib_per_s=cluster.nic_gib_per_s.tolist(),
+        zone_gib_per_s=cluster.zone_gib_per_s.tolist(),
         tenant_weights={tenant.name: tenant.weight for tenant in tenants if tenant.weight != 1.0},
     )
 
@@ -100,7 +99,7 @@ def _class_rows(registry: Registry) -> list[ClassRow]:
         by_type = {name: registry.estimates.of(key, name) for name in registry.types_of(key[0])}
         rows.append(
             {
-                "name": f"{key[0]}/{key[1].value}",
+                "name": class_name(key),
                 "unit": "unit",
                 "fixed_s": {name: fixed_s for name, (fixed_s, _) in by_type.items()},
                 "unit_s": {name: unit_s for name, (_, unit_s) in by_type.items()},

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from test_dispatcher import Asking, Bench, at
 
-from trimtab.gateway.decide.cluster_builder import cluster_of, member_of, shape_of
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, policy_choice
 from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.model import Cause
@@ -108,19 +107,15 @@ def test_what_nodes_hold_outlives_a_new_state_and_what_runs_keeps_its_items() ->
 
 def test_a_name_that_is_a_model_elsewhere_is_no_adapter_and_one_without_a_model_stands_alone() -> None:
     async def test(bench: Bench) -> None:
-        first = bench.add("a", models=("m", "merged"))
-        second = bench.add("b", models=("m", "other"))
-        members = [
-            member_of(first, bench.fleet.state(first).spec, {}, 1),
-            member_of(second, bench.fleet.state(second).spec, {"merged": "m", "verse": "m", "stray": ""}, 1),
-        ]
-        shape = shape_of(members)
+        bench.add("a", models=("m", "merged"))
+        node, registry = bench.add("b", models=()), bench.dispatcher.registry
+        bench.fleet.set_listing(node, Listing(("m", "other"), {"merged": "m", "verse": "m", "stray": ""}))
+        shape = registry.shape
         assert shape.items == ("m", "merged", "other", "stray", "verse")
         assert shape.bases == {"verse": "m", "stray": ""}
         assert shape.items_needed == {
             "m": (0, -1), "merged": (1, -1), "other": (2, -1), "stray": (3, -1), "verse": (0, 4)
         }  # fmt: skip
-        cluster = cluster_of(shape, [], 1, bench.dispatcher.registry.estimates)
-        assert list(cluster.item_is_adapter) == [0, 0, 0, 1, 1]
+        assert list(registry.cluster({}).item_is_adapter) == [0, 0, 0, 1, 1]
 
     at(test)

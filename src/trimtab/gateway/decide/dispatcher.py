@@ -334,13 +334,12 @@ class PolicyDispatcher(FleetListener):
 
     def on_report(self, node: Node, source: str, values: Mapping[str, float]) -> None:
         """A FleetListener method. Only a capacity that was unknown or has changed needs new states."""
-        registry, signals = self.registry, self.signals
         spec = self.fleet.state(node).spec
-        if signals.take_capacity(node, spec):
+        if self.signals.take_capacity(node, spec):
             self._later(SETTLE_S, self.rebuild)
-        demand = signals.all_demand(registry.shape, registry.class_keys, registry.rows)
-        report = Report(source, values, use_of(spec.resources, node.reported), demand)
-        signals.take_report(node, report, self.now_s())
+        used = use_of(spec.resources, node.reported)
+        report = Report(source, values, used, self.registry.all_demand())
+        self.signals.take_report(node, report, self.now_s())
         self._later(REFRESH_S, self._refresh)
 
     def on_round_trip(self, node: Node, seconds: float) -> None:

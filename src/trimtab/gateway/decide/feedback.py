@@ -56,7 +56,7 @@ class Feedback:
         begun_s = attempt.begun_s
         if exchange.body_bytes >= LARGE_BYTES:
             begun_s = max(begun_s, attempt.sent_s)
-        return max(LEAST_S, attempt.ended_s - begun_s - self._registry.signals.away_s(attempt.node.idx))
+        return max(LEAST_S, attempt.ended_s - begun_s - self._registry.away_s(attempt.node.idx))
 
     def _is_warm(self, exchange: Exchange, node: Node, of: RequestClass, is_timed: bool) -> bool:
         """Whether the node held what the request needed; else the duration is noted as cold."""

@@ -17,7 +17,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
-from trimtab.gateway.decide.cluster_builder import NO_ITEMS, ClusterShape
+from trimtab.gateway.decide.cluster_shape import NO_ITEMS, ClusterShape
 from trimtab.gateway.decide.dispatch_rules import PolicyChoice
 from trimtab.gateway.decide.shadow import Later, ShadowPlanner
 from trimtab.gateway.model import NO_BLOCKS, Exchange

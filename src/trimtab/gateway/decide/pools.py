@@ -14,7 +14,6 @@ import numpy as np
 
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import PlanningLog
-from trimtab.gateway.decide.cluster_builder import write_estimates
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.learning import NewEstimate, RequestClass
 from trimtab.gateway.decide.pool import Basis, PolicyPool
@@ -124,10 +123,9 @@ class PolicyPools:
         if registry.rows > rows_before or (is_new and known.key[0] in self.rules.holding_cost):
             return known, True  # memories of orders hold the costs
         if is_new:
-            demand = self._signals.demand(registry.shape, registry.class_keys, registry.rows)
+            demand = registry.demand()
             for pool in self.by_spec.values():
-                tables = pool.live.fixed_s, pool.live.unit_s
-                write_estimates(*tables, known.idx, known.key, registry.shape, registry.estimates)
+                registry.write_estimates(pool.live.fixed_s, pool.live.unit_s, known)
                 if demand.shape[1]:
                     pool.live.reports.set_class_demand(known.idx, demand[known.idx])
         return known, False
@@ -205,27 +203,25 @@ class PolicyPools:
     def write_signals(self, pool: PolicyPool) -> None:
         """Write everything that is reported and measured to the state of a pool, which is up to date."""
         registry, signals, reports, now_s = self._registry, self._signals, pool.live.reports, self.now_s()
-        shape, keys, rows = registry.shape, registry.class_keys, registry.rows
-        reports.set_round_trips(signals.rtt_s(shape), now_s)
-        demand = signals.demand(shape, keys, rows)
+        n = len(registry.names)
+        reports.set_round_trips(registry.rtt_s(), now_s)
+        demand = registry.demand()
         if demand.shape[1]:
             reports.set_demand(demand, now_s)
-            used, reported_s = signals.used(shape, keys, rows), signals.reported_s(shape)
-            reports.set_used(used, reported_s, now_s)
+            reports.set_used(registry.used(), registry.reported_s(), now_s)
         for node_idx, requests in signals.foreign.items():
-            if node_idx < len(shape.members):
+            if node_idx < n:
                 _write_foreign(pool, node_idx, requests, now_s)
         for node_idx, active in signals.links.active.items():
-            if active and node_idx < len(shape.members):
-                reports.set_link(node_idx, active, signals.nic_gib_per_s(shape, node_idx))
+            if active and node_idx < n:
+                reports.set_link(node_idx, active, registry.nic_gib_per_s(node_idx))
 
     def write_link(self, node_idx: int) -> None:
         """A transfer to a node begins or ends, or its link was measured."""
-        shape, signals = self._registry.shape, self._signals
-        if node_idx < len(shape.members):
-            gib_per_s = signals.nic_gib_per_s(shape, node_idx)
+        if node_idx < len(self._registry.names):
+            active, gib_per_s = self._signals.links.active[node_idx], self._registry.nic_gib_per_s(node_idx)
             for pool in self.by_spec.values():
-                pool.live.reports.set_link(node_idx, signals.links.active[node_idx], gib_per_s)
+                pool.live.reports.set_link(node_idx, active, gib_per_s)
 
     # --- slots of running requests
 

@@ -13,7 +13,7 @@ from trimtab.engine.live_driver import Ended, RequestSpec
 from trimtab.engine.slots import UNESTIMATED
 from trimtab.gateway.api.prefix import PrefixIndex
 from trimtab.gateway.api.units import BLOCK_TOKENS, MEDIA, estimate
-from trimtab.gateway.decide.cluster_builder import NO_ITEMS
+from trimtab.gateway.decide.cluster_shape import NO_ITEMS
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.learning import RequestClass
 from trimtab.gateway.decide.pool import PolicyPool

@@ -1,4 +1,4 @@
-"""Reported and measured properties of nodes, as policies read them: resources, round trips, links, outages.
+"""Reported and measured properties of nodes: resources, round trips, links, outages.
 
 use of a resource on a node, as policies see it = what others use + demand × requests in flight from here.
 What others use is what the node reported, less demand × the requests that it had from here meanwhile; so a
@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import RESOURCES, Floats
 from trimtab.domain.view import OUTAGE
-from trimtab.gateway.decide.cluster_builder import ClusterShape, Surroundings
 from trimtab.gateway.decide.dispatch_rules import Declared
-from trimtab.gateway.decide.learning import ClassCounts, ClassKey, DemandFit
+from trimtab.gateway.decide.learning import ClassCounts, DemandFit
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.link_meter import LinkMeter
@@ -107,11 +106,8 @@ class NodeSignals:
         self.round_trips, self.links = RoundTrips(), LinkMeter()
         self.foreign: dict[int, int] = {}  # requests that others sent to a node
         self._capacity: dict[int, list[float]] = {}  # [resources] of a node, as last known; 0 = unknown
-        self._read_s: dict[int, dict[str, float]] = {}  # node → source → when it spoke of resources last
-        self._away_s: list[float] = []  # [nodes]
-        self._others: dict[int, list[float]] = {}  # [resources] of a node; nan = no fresh report
-
-    # --- what is learned
+        self.read_s: dict[int, dict[str, float]] = {}  # node → source → when it spoke of resources last
+        self.others: dict[int, list[float]] = {}  # use of others of a node [resources]; nan = no fresh report
 
     def take_capacity(self, node: Node, spec: NodeSpec) -> bool:
         """Note what the node has, as declared or reported; returns whether that is news."""
@@ -129,12 +125,12 @@ class NodeSignals:
         """Take a report of a node. `now_s`: on the clock of `counts`."""
         said = said_by(report.values)
         mean, present = self.counts.mean(node.idx, report.source, now_s), self.counts.now(node.idx)
-        read_s = self._read_s.setdefault(node.idx, {})
+        read_s = self.read_s.setdefault(node.idx, {})
         if said:
             read_s[report.source] = now_s
         elif not report.values:  # it is too old
             read_s.pop(report.source, None)
-        others = self._others.setdefault(node.idx, [math.nan] * len(RESOURCES))
+        others = self.others.setdefault(node.idx, [math.nan] * len(RESOURCES))
         for requests, of in ((mean, said - _AS_OF_NOW), (present, said & _AS_OF_NOW)):
             if of:
                 self.fit.observe(node.idx, requests, [report.used[k] if k in of else None for k in _ALL])
@@ -150,8 +146,8 @@ class NodeSignals:
     def forget(self, node_idx: int) -> None:
         """The node is gone."""
         self._capacity.pop(node_idx, None)
-        self._others.pop(node_idx, None)
-        self._read_s.pop(node_idx, None)
+        self.others.pop(node_idx, None)
+        self.read_s.pop(node_idx, None)
         self.foreign.pop(node_idx, None)
         self.counts.forget(node_idx)
         self.round_trips.forget(node_idx)
@@ -163,97 +159,9 @@ class NodeSignals:
         there = reported.get("running", 0.0) + reported.get("waiting", 0.0)
         return max(0, int(there) - self.counts.answers(node.idx))
 
-    # --- what policies see
-
-    def surroundings(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Surroundings:
-        """The surroundings with which a new state begins."""
-        of, declared = shape.modelled, self.declared
-        zones = self.zones(shape)
-        return Surroundings(
-            resource_names=tuple(RESOURCES[k] for k in of),
-            capacity=shape.capacity[:, of],
-            demand=self.demand(shape, classes, rows),
-            zones=zones,
-            rtt_s=self.rtt_s(shape),
-            zone_gib_per_s=np.array([declared.zone_gib_per_s.get(zone, np.inf) for zone in zones]),
-            nic_gib_per_s=np.array([self.nic_gib_per_s(shape, j) for j in range(len(shape.members))]),
-            model_gib=declared.model_gib,
-        )
-
-    def all_demand(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
-        """The demand of one request of each class, [rows, resources]: declared, else learned.
-
-        Learned demand fits every node: an error of the regression must not exclude a node.
-        """
-        demand = self.fit.demand(rows)
-        for c, (model, _) in enumerate(classes):
-            demand[c] = np.minimum(demand[c], shape.least_capacity(model))
-            for name, amount in self.declared.demand.get(model, {}).items():
-                demand[c, RESOURCES.index(name)] = amount
-        return demand
-
-    def demand(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
-        """`all_demand` of the resources that are modelled, [rows, modelled resources]."""
-        chosen: Floats = self.all_demand(shape, classes, rows)[:, shape.modelled]
-        return chosen
-
-    def used(self, shape: ClusterShape, classes: Sequence[ClassKey], rows: int) -> Floats:
-        """The use of each node [nodes, modelled resources]: by others, and by requests from here."""
-        used, n = self.used_by_others(shape), len(shape.members)
-        demand = self.demand(shape, classes, rows)
-        for j in self.counts.nodes():
-            for c, requests in self.counts.now(j).items():
-                if j < n and c < rows:
-                    used[j] += requests * demand[c]
-        return used
-
-    def used_by_others(self, shape: ClusterShape) -> Floats:
-        """The use by others of each node, [nodes, modelled resources]."""
-        of, n = shape.modelled, len(shape.members)
-        others = np.full((n, len(RESOURCES)), np.nan)
-        for j, amounts in self._others.items():
-            if j < n:
-                others[j] = amounts
-        return _filled(others[:, of], shape.capacity[:, of])
-
-    def reported_s(self, shape: ClusterShape) -> Floats:
-        """When each node reported its use of resources, the oldest of its sources; inf = none does."""
-        sources = (self._read_s.get(j, {}) for j in range(len(shape.members)))
-        return np.array([min(read_s.values(), default=np.inf) for read_s in sources])
-
-    def zones(self, shape: ClusterShape) -> tuple[str, ...]:
-        """All zones; the gateway's own first."""
-        declared = self.declared
-        names = (declared.zone, *declared.zones, *declared.zone_gib_per_s, *(m.zone for m in shape.members))
-        return tuple(dict.fromkeys(names))
-
-    def rtt_s(self, shape: ClusterShape) -> Floats:
-        """Round trips between zones, [zones, zones]; those from here to nodes are `away_s` from now on."""
-        zones, of_nodes = self.zones(shape), [m.zone for m in shape.members]
-        found = self.round_trips.between(zones, of_nodes, self.declared)
-        self._away_s = [float(found[0, zones.index(zone)]) for zone in of_nodes]
-        return found
-
-    def away_s(self, node_idx: int) -> float:
-        """Round trip to a node's zone, as policies see it."""
-        return self._away_s[node_idx] if node_idx < len(self._away_s) else 0.0
-
-    def nic_gib_per_s(self, shape: ClusterShape, node_idx: int) -> float:
-        """Bandwidth of the link to a node; inf = unknown."""
-        return shape.members[node_idx].nic_gib_per_s or self.links.of_node(node_idx) or float("inf")
-
 
 def _taken(demand: Floats, requests: Mapping[int, float], k: int) -> float:
     return sum(float(demand[c, k]) * count for c, count in requests.items())
-
-
-def _filled(others: Floats, capacity: Floats) -> Floats:
-    """Fill what no fresh report says with the mean share of the nodes with one; 0 where there is none."""
-    share = np.divide(others, capacity, out=np.zeros(others.shape), where=capacity > 0.0)
-    is_known = ~np.isnan(share)
-    total = np.where(is_known, share, 0.0).sum(axis=0)
-    mean = np.divide(total, is_known.sum(axis=0), out=np.zeros(len(total)), where=is_known.any(axis=0))
-    return np.where(is_known, others, mean * capacity)
 
 
 def outage_rows(fleet: Fleet, windows: Sequence[Window], now_s: float, utc_s: float) -> NDArray[Any]:

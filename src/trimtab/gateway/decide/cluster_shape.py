@@ -1,19 +1,16 @@
-"""Builds the Cluster that policies see, from the fleet's nodes grouped into types and the request classes."""
+"""The shape of the cluster that policies see: the fleet's nodes, grouped into types, and what they serve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.domain.cluster import RESOURCES, Cluster, Floats
-from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
+from trimtab.domain.cluster import RESOURCES, Floats
 from trimtab.gateway.decide.dispatch_rules import HERE
-from trimtab.gateway.decide.learning import FIRST_LOAD_S, ClassKey, LoadKey, ServiceEstimates
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.node_spec import NodeSpec
 
@@ -56,19 +53,6 @@ class NodeType(NamedTuple):
     serves: frozenset[str]
     usd_per_hour: float = 0.0
     memory_gib: float = float("inf")
-
-
-class Surroundings(NamedTuple):
-    """Resources of nodes, distances between zones, links and models' memory, as the cluster begins with."""
-
-    resource_names: tuple[str, ...] = ()
-    capacity: Floats = np.zeros((0, 0))  # [nodes, resources]
-    demand: Floats = np.zeros((0, 0))  # [classes, resources]
-    zones: tuple[str, ...] = (HERE,)
-    rtt_s: Floats = np.zeros((1, 1))  # [zones, zones]
-    zone_gib_per_s: Floats = np.full(1, np.inf)  # [zones]
-    nic_gib_per_s: Floats = np.zeros(0)  # [nodes]; none = not modelled
-    model_gib: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -163,79 +147,3 @@ def member_of(
         usd_per_hour=spec.usd_per_hour,
         capacity=capacity,
     )
-
-
-def cluster_of(
-    shape: ClusterShape,
-    classes: Sequence[ClassKey],
-    rows: int,
-    estimates: ServiceEstimates,
-    around: Surroundings = Surroundings(),  # noqa: B008 - never changed
-    holding_cost: Mapping[str, float] = MappingProxyType({}),
-    learned_load_s: Mapping[LoadKey, float] = MappingProxyType({}),
-) -> Cluster:
-    """The cluster that policies see; `rows` ≥ the number of classes."""
-    n, g = len(shape.members), len(shape.types)
-    fixed_s, unit_s = np.full((rows, g), np.inf), np.zeros((rows, g))
-    for c, key in enumerate(classes):
-        write_estimates(fixed_s, unit_s, c, key, shape, estimates)
-    is_adapter = np.array([name in shape.bases for name in shape.items], np.uint8)
-    slots = np.array([m.slots for m in shape.members], np.int64)
-    return Cluster(
-        type_names=tuple(kind.name for kind in shape.types),
-        node_names=tuple(m.name for m in shape.members),
-        type_idx=np.array(shape.type_idx, np.int64),
-        slots=slots,
-        queue_max=np.zeros(n, np.int64),
-        zone_idx=np.array([around.zones.index(m.zone) for m in shape.members], np.int64),
-        weight=np.array([m.weight for m in shape.members], np.float64) * slots,
-        nic_gib_per_s=around.nic_gib_per_s if len(around.nic_gib_per_s) else np.full(n, np.inf),
-        memory_gib=np.array([kind.memory_gib for kind in shape.types]),
-        accelerators=np.ones(g),
-        usd_per_hour=np.array([kind.usd_per_hour for kind in shape.types]),
-        class_names=tuple(f"{model}/{kind.value}" for model, kind in classes)
-        + tuple(f"spare{k}" for k in range(rows - len(classes))),
-        fixed_s=fixed_s,
-        unit_s=unit_s,
-        item_names=shape.items,
-        item_gib=np.array([around.model_gib.get(name, 0.0) for name in shape.items]),
-        item_is_adapter=is_adapter,
-        load_s=load_times(shape, is_adapter, learned_load_s),
-        zone_names=around.zones,
-        rtt_s=around.rtt_s,
-        zone_gib_per_s=around.zone_gib_per_s,
-        resource_names=around.resource_names,
-        capacity=around.capacity,
-        demand=around.demand,
-        holding_cost=np.array(
-            [holding_cost.get(model, 1.0) for model, _ in classes] + [1.0] * (rows - len(classes))
-        ),
-        prompt_token_units=np.full(rows, PROMPT_TOKEN_FRAC),
-    )
-
-
-def load_times(shape: ClusterShape, is_adapter: np.ndarray, learned: Mapping[LoadKey, float]) -> Floats:
-    """Seconds to load each item on nodes of each type, [items, types]; learned ones replace first guesses."""
-    adapter_s, model_s = np.zeros(len(shape.types)), np.zeros(len(shape.types))
-    at = list(shape.type_idx)  # nodes of a type that differ count as the slowest of them
-    np.maximum.at(adapter_s, at, [m.adapter_load_s for m in shape.members])
-    np.maximum.at(model_s, at, [FIRST_LOAD_S if m.loads_models else 0.0 for m in shape.members])
-    load_s: Floats = np.where(is_adapter[:, None] == 1, adapter_s, model_s)
-    for m, item in enumerate(shape.items):
-        for g, kind in enumerate(shape.types):
-            load_s[m, g] = learned.get((item, kind.name), load_s[m, g])
-    return load_s
-
-
-def write_estimates(
-    fixed_s: np.ndarray,
-    unit_s: np.ndarray,
-    c: int,
-    key: ClassKey,
-    shape: ClusterShape,
-    estimates: ServiceEstimates,
-) -> None:
-    """Set row c of both tables [classes, types]: inf where a type does not serve the model."""
-    for g, kind in enumerate(shape.types):
-        if shape.serves(g, key[0]):
-            fixed_s[c, g], unit_s[c, g] = estimates.of(key, kind.name)
