@@ -171,6 +171,15 @@ def test_a_composite_needs_what_its_candidates_need_and_does_as_they_do_without(
     assert neither.without(Need.LINKS) is not None
 
 
+def test_a_parameter_may_bring_a_need() -> None:
+    plain, urgent = find("downstream-aware"), find("downstream-aware(urgent_s=60,priority_s=1)")
+    r = requests(PLAIN, 20, load=0.5)
+    r.work["deadline_s"] = np.inf
+    more = {each.need for each in degraded(urgent, PLAIN, r, Options())}
+    more -= {each.need for each in degraded(plain, PLAIN, r, Options())}
+    assert more == {Need.PRIORITIES, Need.DEADLINES}
+
+
 @pytest.mark.parametrize("name", names())
 def test_each_sentence_is_about_a_need_of_the_policy(name: str) -> None:
     policy = find(name if name in names("dispatch") else f"random+{name}")[name not in names("dispatch")]

@@ -128,6 +128,8 @@ TWO_KEYS = "keys:\n" + KEY % ("a", "0" * 64, "may_set_priority: true") + KEY % (
         ("policy: late-binding+priority-ageing", ["keys.weight"]),
         ("policy: late-binding+drf", ["keys.may_set_priority"]),
         ("fairness: {enabled: true}", ["keys.may_set_priority"]),
+        ("policy: downstream-aware(urgent_s=60)", ["keys.may_set_priority", "keys.weight"]),
+        ("policy: late-binding+downstream-aware(priority_s=60)", ["keys.weight"]),
         ("policy: {default: late-binding+vtc, models: {m: auto+priority-deadline}}", []),
     ],
 )

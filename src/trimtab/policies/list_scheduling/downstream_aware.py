@@ -34,6 +34,10 @@ from trimtab.policies.shared.without import PLAIN_REQUESTS, SLOTS_ONLY
 
 _OLDEST = 1e-9  # of seconds: decides between stages of one run only
 _AGEING, _PATIENT, _FULL, _RANK, _PRIORITY, _URGENT, _SLOTS = range(7)  # in `memory.params`
+_WITHOUT_URGENCY = {
+    Need.PRIORITIES: "No run has a head start over others.",
+    Need.DEADLINES: "No run is urgent.",
+}
 
 
 @helper(inline=True)
@@ -205,6 +209,16 @@ class DownstreamAware(Policy):
     priority_s: NonNegative = 0.0  # seconds of work left that a level of priority is worth
     urgent_s: NonNegative = 0.0  # seconds of work left that a deadline is worth at its last moment; 0 = none
     full: Positive = 2.0  # ready work per slot from which a successor counts as full
+
+    @property
+    def all_needs(self) -> frozenset[Need]:
+        """Its needs; priorities and deadlines only where they are worth something."""
+        worth = {Need.PRIORITIES: self.priority_s, Need.DEADLINES: self.urgent_s}
+        return super().all_needs | {need for need, seconds in worth.items() if seconds > 0.0}
+
+    def without(self, need: Need) -> str | None:
+        """The effect of an unmet need; None = it can't do without."""
+        return _WITHOUT_URGENCY.get(need) or super().without(need)
 
     def init(self, cluster: Cluster) -> Memory:
         """Parameters and the slots that serve each class; idle nodes; notes, node types, their prices."""
