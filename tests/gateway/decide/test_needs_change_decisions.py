@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.gateway.signal_bench import MACHINE, Asked, SignalBench, busy, on_bench
+from support.gateway.dispatch_bench import MACHINE, Asked, Bench, benched, busy, on_bench
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.gateway.config import parse_config
@@ -50,24 +50,24 @@ class Scene:
     declared: Declared = field(default_factory=Declared)
     asked: tuple[Mapping[str, Any], ...] = ({},)  # requests, again and again
     at_once: int = 3  # requests that come before any of them ends
-    report: Callable[[SignalBench], Any] | None = None  # only where the need is met
+    report: Callable[[Bench], Any] | None = None  # only where the need is met
     rules: Mapping[str, Any] = field(default_factory=dict)  # likewise
 
 
-async def _say_who_is_busy(bench: SignalBench) -> None:
+async def _say_who_is_busy(bench: Bench) -> None:
     await bench.report(0, busy(0.95))
     await bench.report(1, busy(0.05))
 
 
-async def _fill_the_first(bench: SignalBench) -> None:
+async def _fill_the_first(bench: Bench) -> None:
     bench.fleet.set_held(bench.fleet.nodes[0], "other", is_held=True)
 
 
-async def _fill_the_second(bench: SignalBench) -> None:
+async def _fill_the_second(bench: Bench) -> None:
     bench.fleet.set_held(bench.fleet.nodes[1], "other", is_held=True)
 
 
-async def _hold_the_adapter(bench: SignalBench) -> None:
+async def _hold_the_adapter(bench: Bench) -> None:
     bench.fleet.set_held(bench.fleet.nodes[1], "x", is_held=True)
 
 
@@ -110,7 +110,7 @@ DISPATCH: Final[Mapping[Need, Scene]] = {
 }
 
 
-async def decisions(bench: SignalBench, scene: Scene, is_met: bool) -> list[str]:
+async def decisions(bench: Bench, scene: Scene, is_met: bool) -> list[str]:
     """Where requests go, the later ones while some of the earlier ones run; "" = nowhere yet."""
     if is_met and scene.report is not None:
         await scene.report(bench)
@@ -131,7 +131,7 @@ async def decisions(bench: SignalBench, scene: Scene, is_met: bool) -> list[str]
 def played(policy: str, scene: Scene, is_met: bool) -> list[str]:
     found: list[str] = []
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         found.extend(await decisions(bench, scene, is_met))
 
     nodes = [{"max_requests": 2, **entry} for entry in (scene.met if is_met else scene.unmet)]
@@ -169,7 +169,7 @@ FITTING.remove("sparrow")  # it goes by random probes
 def test_a_node_that_says_it_is_full_comes_last_though_no_demand_is_known(policy: str) -> None:
     """The first node reports 99 % of everything in use, by others. No demand is declared."""
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         assert bench.submit().node, "nothing is known of the nodes yet"
         for _ in range(3):
             await bench.report(0, busy(0.99))
@@ -184,7 +184,7 @@ def test_a_node_that_says_it_is_full_comes_last_though_no_demand_is_known(policy
 
 @pytest.mark.parametrize("policy", ["late-binding", "best-fit"])
 def test_a_node_that_says_it_is_full_gets_work_where_no_other_is_free(policy: str) -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         await bench.report(0, busy(0.99))
         await bench.report(1, busy(0.3))
         assert [bench.submit().node for _ in range(3)] == ["n1", "n0", ""]
@@ -194,7 +194,7 @@ def test_a_node_that_says_it_is_full_gets_work_where_no_other_is_free(policy: st
 
 @pytest.mark.parametrize("policy", ["auto", "what-if"])
 def test_prices_of_nodes_weigh_as_a_simulating_policy_is_told(policy: str) -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         for _ in range(80):
             bench.done(bench.submit())
             await asyncio.sleep(0.5)
@@ -205,7 +205,7 @@ def test_prices_of_nodes_weigh_as_a_simulating_policy_is_told(policy: str) -> No
 
 @pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.HOLDING])
 def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         first, second, third = (bench.submit() for _ in range(3))
         assert {first.node, second.node} == {"n0", "n1"}
         assert (third.node, third.refusal) == ("", None)
@@ -217,7 +217,7 @@ def test_what_a_policy_holds_waits_and_is_offered_again(policy: str) -> None:
     on_bench(test, policy, one, one)
 
 
-def serve_some(bench: SignalBench) -> None:
+def serve_some(bench: Bench) -> None:
     """Planners know their class and what of them may be served apart from now on."""
     for _ in range(5):
         asked = Asked()
@@ -227,7 +227,7 @@ def serve_some(bench: SignalBench) -> None:
 
 @pytest.mark.parametrize("policy", [name for name, need in DISPATCHING if need is Need.SPLITTING])
 def test_plans_say_how_a_request_is_split(policy: str) -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         serve_some(bench)
         await asyncio.sleep(60.0)  # plans come into force
         sizes = bench.dispatcher.groupings.part_sizes(Asked(), 4)
@@ -238,7 +238,7 @@ def test_plans_say_how_a_request_is_split(policy: str) -> None:
 
 @pytest.mark.parametrize(("from_load_frac", "most"), [(0.0, 8), (1e9, 1)])
 def test_plans_say_how_requests_are_batched(from_load_frac: float, most: int) -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         assert bench.dispatcher.groupings.batching(Asked()) == (1, 0.0), "its class is not known"
         serve_some(bench)
         await asyncio.sleep(60.0)
@@ -247,13 +247,11 @@ def test_plans_say_how_requests_are_batched(from_load_frac: float, most: int) ->
     on_bench(test, f"split-merge(batch_from_load_frac={from_load_frac})", {}, {})
 
 
-def test_a_policy_that_plans_no_parts_splits_nothing() -> None:
-    async def test(bench: SignalBench) -> None:
-        bench.done(bench.submit())
-        await asyncio.sleep(60.0)
-        assert bench.dispatcher.groupings.part_sizes(Asked(), 4) == [4]
-
-    on_bench(test, "late-binding", {}, {})
+@benched("late-binding", {}, {})
+async def test_a_policy_that_plans_no_parts_splits_nothing(bench: Bench) -> None:
+    bench.done(bench.submit())
+    await asyncio.sleep(60.0)
+    assert bench.dispatcher.groupings.part_sizes(Asked(), 4) == [4]
 
 
 HEAVY, LIGHT = Tenant("heavy", 0), Tenant("light", 1)
@@ -266,7 +264,7 @@ MARKS: Final[Mapping[Need, Mapping[str, Any]]] = {  # of a request that should g
 }
 
 
-def teach(bench: SignalBench, *seconds: float) -> None:
+def teach(bench: Bench, *seconds: float) -> None:
     """Requests of the model take so long on nodes of type t0, t1, …"""
     first = bench.submit()  # the class is known from now on
     bench.dispatcher.abort(first)
@@ -278,29 +276,27 @@ def teach(bench: SignalBench, *seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("priority", "last"), [(0, "n1"), (5, "n0")])
-def test_priorities_get_the_reserved_slots_of_fast_nodes(priority: int, last: str) -> None:
-    async def test(bench: SignalBench) -> None:
-        teach(bench, 1.0, 2.0)
-        assert [bench.submit().node for _ in range(3)] == ["n0"] * 3
-        asked = Asked()
-        asked.priority = priority
-        assert bench.submit(asked).node == last
-
-    nodes = [{"type_name": f"t{k}", "max_requests": 4} for k in range(2)]
-    on_bench(test, "priority-reservation", *nodes)
+@benched("priority-reservation", *[{"type_name": f"t{k}", "max_requests": 4} for k in range(2)])
+async def test_priorities_get_the_reserved_slots_of_fast_nodes(
+    bench: Bench, priority: int, last: str
+) -> None:
+    teach(bench, 1.0, 2.0)
+    assert [bench.submit().node for _ in range(3)] == ["n0"] * 3
+    asked = Asked()
+    asked.priority = priority
+    assert bench.submit(asked).node == last
 
 
 @pytest.mark.parametrize(("deadline_in_s", "is_refused"), [(1000.0, False), (1.0, True)])
-def test_deadlines_that_no_node_can_meet_are_refused(deadline_in_s: float, is_refused: bool) -> None:
-    async def test(bench: SignalBench) -> None:
-        teach(bench, 30.0, 30.0)
-        asked = Asked()
-        asked.deadline_s = bench.loop.time() + deadline_in_s
-        bench.submit(asked)
-        assert (asked.node == "", asked.refusal is not None) == (is_refused, is_refused)
-
-    nodes = [{"type_name": f"t{k}", "max_requests": 2} for k in range(2)]
-    on_bench(test, "predictive", *nodes, max_wait_s=1000.0)
+@benched("predictive", *[{"type_name": f"t{k}", "max_requests": 2} for k in range(2)], max_wait_s=1000.0)
+async def test_deadlines_that_no_node_can_meet_are_refused(
+    bench: Bench, deadline_in_s: float, is_refused: bool
+) -> None:
+    teach(bench, 30.0, 30.0)
+    asked = Asked()
+    asked.deadline_s = bench.loop.time() + deadline_in_s
+    bench.submit(asked)
+    assert (asked.node == "", asked.refusal is not None) == (is_refused, is_refused)
 
 
 def asking(mark: Mapping[str, Any], now_s: float) -> Asked:
@@ -314,7 +310,7 @@ def last_goes_before(order: str, mark: Mapping[str, Any]) -> bool:
     """Of three that wait behind requests of one tenant, whether the last starts before the second."""
     found: list[bool] = []
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         running = [bench.submit(asking({}, bench.loop.time())) for _ in range(2)]
         assert all(asked.node for asked in running)
         waiting = [bench.submit(asking(how, bench.loop.time())) for how in ({}, {}, mark)]

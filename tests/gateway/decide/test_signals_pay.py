@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from support.gateway.dispatch_bench import Asked, Bench, on_bench
 from support.gateway.machines import CORES, LOADS, SERVICE_S, Machines
-from support.gateway.signal_bench import Asked, SignalBench, on_bench
 from trimtab.gateway.decide.dispatch_rules import Declared
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def mean_s(policy: str, seed: int, scene: Mapping[str, Any]) -> float:
     """Mean completion under a policy, without the first requests."""
     found: list[float] = []
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         arrivals = np.random.default_rng(seed)
         machines = Machines(bench, np.random.default_rng(1000 + seed), scene.get("link", [1e6] * NODES))
         machines.rtt_s = np.array(scene.get("rtt_s", [0.0] * NODES))
@@ -47,7 +47,7 @@ def mean_s(policy: str, seed: int, scene: Mapping[str, Any]) -> float:
         found.append(float(np.mean(machines.completion_s[REQUESTS // 5 :])))
 
     nodes = [{"max_requests": SLOTS, **entry} for entry in scene["nodes"]]
-    on_bench(test, policy, *nodes, declared=scene.get("declared"))
+    on_bench(test, policy, *nodes, declared=scene.get("declared", Declared()))
     return found[0]
 
 

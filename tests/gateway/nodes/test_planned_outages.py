@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.gateway.signal_bench import Asked, SignalBench, on_bench
+from support.gateway.dispatch_bench import Asked, Bench, on_bench
 from trimtab.errors import ConfigError
 from trimtab.forecast.availability import next_outages_s
 from trimtab.gateway.config import parse_config
@@ -90,7 +90,7 @@ def on_calendar(
 ) -> None:
     """A bench of two nodes whose calendar is followed."""
 
-    async def with_calendar(bench: SignalBench) -> None:
+    async def with_calendar(bench: Bench) -> None:
         calendar = Maintenance(
             bench.fleet, windows, bench.dispatcher.write_outages, lambda: BEGUN_S + bench.loop.time()
         )
@@ -106,7 +106,7 @@ def on_calendar(
 
 
 def test_a_node_gets_no_work_in_its_window_and_policies_see_it_before() -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         begin_s, end_s = next_outages_s(bench.view().outages, 2, 0.0)
         assert begin_s.tolist() == pytest.approx([np.inf, 100.0])
         assert end_s.tolist() == pytest.approx([np.inf, 160.0])
@@ -122,7 +122,7 @@ def test_a_node_gets_no_work_in_its_window_and_policies_see_it_before() -> None:
     on_calendar(test, Window("n1", BEGUN_S + 100.0, BEGUN_S + 160.0), policy="round-robin")
 
 
-def served_for(bench: SignalBench, seconds: float) -> None:
+def served_for(bench: Bench, seconds: float) -> None:
     """Requests of the class take so long; the first one makes it known."""
     bench.dispatcher.abort(bench.submit())
     (of,) = bench.dispatcher.registry.classes
@@ -136,7 +136,7 @@ def served_for(bench: SignalBench, seconds: float) -> None:
 def test_no_work_goes_where_an_outage_would_cut_it_short(policy: str, with_outage: bool) -> None:
     """Services take 30 s. The first node, which all else prefers, has an outage at 160 s; now it is 135 s."""
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         served_for(bench, 30.0)
         running: list[Asked] = []
         for _ in range(135):
@@ -151,7 +151,7 @@ def test_no_work_goes_where_an_outage_would_cut_it_short(policy: str, with_outag
 
 
 def test_policies_see_the_next_week_once_a_window_is_over() -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         assert bench.fleet.nodes[0].health is Health.DRAINING
         await asyncio.sleep(20.0)
         begin_s, _ = next_outages_s(bench.view().outages, 2, bench.dispatcher.now_s())
@@ -162,7 +162,7 @@ def test_policies_see_the_next_week_once_a_window_is_over() -> None:
 
 
 def test_an_operators_drain_is_no_failure_and_a_failed_check_is_one() -> None:
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         first, second = bench.fleet.nodes
         await asyncio.sleep(10.0)
         bench.fleet.drain("n0")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.gateway.dispatch_bench import Asked, Bench, on_bench
 from support.gateway.machines import CORES, LOADS, SERVICE_S, Machines
-from support.gateway.signal_bench import Asked, SignalBench, on_bench
 from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.serving.replay import replay
 from trimtab.gateway.decide.dispatch_rules import Declared
@@ -38,7 +38,7 @@ def recorded(
     """Requests to partly busy machines, each of a type of its own: the gateway learns how slow it is."""
     TENANTS[1].weight = 3.0
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         rng = np.random.default_rng(seed)
         recorder = new_recorder(RecordSettings(folder), bench.fleet, bench.dispatcher, lambda: "", TENANTS)
         assert recorder is not None
@@ -177,7 +177,7 @@ def test_bodies_move_over_the_recorded_links_again(tmp_path: Path) -> None:
 def test_a_transfer_is_recorded_apart_and_is_no_service_to_learn(tmp_path: Path) -> None:
     sent_s, served_s, body_bytes = 6.0, 2.0, 32 << 20
 
-    async def test(bench: SignalBench) -> None:
+    async def test(bench: Bench) -> None:
         recorder = new_recorder(RecordSettings(tmp_path), bench.fleet, bench.dispatcher, lambda: "", TENANTS)
         assert recorder is not None
         await recorder.open()

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from support.gateway.signal_bench import Asked, SignalBench
+from support.gateway.dispatch_bench import Asked, Bench
 
 GIB = 1 << 30
 SERVICE_S, PERIOD_S, CHANGE_S = 2.0, 2.0, 25.0  # of a request, of reports, of what others do
@@ -19,7 +19,7 @@ LOADS: Final = (0.0, 0.3, 0.6, 0.85)  # of others on a node, handed round
 class Machines:
     """Nodes with work of others: they report it, and serve as slowly as it leaves them."""
 
-    def __init__(self, bench: SignalBench, rng: np.random.Generator, gib_per_s: Sequence[float]) -> None:
+    def __init__(self, bench: Bench, rng: np.random.Generator, gib_per_s: Sequence[float]) -> None:
         self.bench, self.rng, self.gib_per_s = bench, rng, gib_per_s
         self.busy = np.zeros(len(gib_per_s))
         self.rtt_s = np.zeros(len(gib_per_s))
