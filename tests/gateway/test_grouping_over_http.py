@@ -43,10 +43,10 @@ def test_plans_of_a_policy_split_and_batch_requests() -> None:
                     return answer.headers.get(header)
 
             texts = {"model": "m", "input": [f"text {k}" for k in range(8)]}
-            groupings = gateway.dispatcher.groupings
+            (pool,) = gateway.dispatcher.pools.values()
             await ask(texts, "x-trimtab-parts")
             await ask({"model": "n", "input": "a"}, "x-trimtab-batch")
-            await until(lambda: groupings._plans)
+            await until(lambda: len(pool.plan.split_max))
             parts = [await ask(texts, "x-trimtab-parts") for _ in range(3)]
             assert parts == ["2"] * 3, "no more than nodes"
             halves = [[one for one in backend.asked if len(one["input"]) == 4] for backend in backends]

@@ -23,7 +23,7 @@ from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import RequestBuilder, SessionAffinity, no_response
-from trimtab.gateway.decide.signals import NodeSignals, Report
+from trimtab.gateway.decide.signals import NodeSignals
 from trimtab.gateway.model import Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.fleet_listener import FleetListener
@@ -73,7 +73,7 @@ class PolicyDispatcher(FleetListener):
         )
         self.placements = Placements(fleet, registry, pools)
         self.groupings = Groupings(registry, pools)
-        self.log.listeners += (self.placements, self.groupings)
+        self.log.listeners.append(self.placements)
         self._feedback = Feedback(fleet, pools, registry, affinity, self.placements)
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.now_s, self.planning, self.write_outages = pools.now_s, pools.planning, pools.write_outages
@@ -337,9 +337,8 @@ class PolicyDispatcher(FleetListener):
         spec = self.fleet.state(node).spec
         if self.signals.take_capacity(node, spec):
             self._later(SETTLE_S, self.rebuild)
-        used = use_of(spec.resources, node.reported)
-        report = Report(source, values, used, self.registry.all_demand())
-        self.signals.take_report(node, report, self.now_s())
+        used, demand = use_of(spec.resources, node.reported), self.registry.all_demand()
+        self.signals.take_report(node, source, values, used, demand, self.now_s())
         self._later(REFRESH_S, self._refresh)
 
     def on_round_trip(self, node: Node, seconds: float) -> None:

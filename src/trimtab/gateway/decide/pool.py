@@ -14,7 +14,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.planning import Evidence
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.view import Plan
+from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
 from trimtab.gateway.decide.cluster_shape import NO_ITEMS, ClusterShape
@@ -136,6 +136,7 @@ class PolicyPool:
         self.failed = 0  # decisions of the last turn that fell back to least connections
         self.planning, self.shadow_planning = PlanningLog(), PlanningLog()
         self.shadow_planner: ShadowPlanner | None = None
+        self.plan = empty_plan()  # the latest
         self._planned: Policy | None = None  # the policy of `planner`
         self.active_candidate = ActiveCandidate(choice.policy, now())
         self._build(basis, now())
@@ -174,6 +175,7 @@ class PolicyPool:
         self.dispatch_loop = DispatchLoop(self.live, self.planner, self._now, self._plan_arrived)
 
     def _plan_arrived(self, plan: Plan) -> None:
+        self.plan = plan
         self.active_candidate.note(plan, self._now())
         self._tell_plan(self, plan)
 

@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,15 +88,6 @@ def _declared(a: str, b: str, declared: Declared) -> float | None:
     return declared.rtt_s.get((b, a)) if known is None else known
 
 
-class Report(NamedTuple):
-    """A page about a node."""
-
-    source: str
-    values: Mapping[str, float]  # what this page says
-    used: Sequence[float | None]  # [resources], as all pages together say; None = no fresh report
-    demand: Floats  # [classes, resources]
-
-
 class NodeSignals:
     """Reports and measurements of all nodes, by index; and what the configuration declares."""
 
@@ -121,25 +112,37 @@ class NodeSignals:
         self.take_capacity(node, spec)
         return tuple(self._capacity[node.idx])
 
-    def take_report(self, node: Node, report: Report, now_s: float) -> None:
-        """Take a report of a node. `now_s`: on the clock of `counts`."""
-        said = said_by(report.values)
-        mean, present = self.counts.mean(node.idx, report.source, now_s), self.counts.now(node.idx)
+    def take_report(
+        self,
+        node: Node,
+        source: str,
+        values: Mapping[str, float],
+        used: Sequence[float | None],
+        demand: Floats,
+        now_s: float,
+    ) -> None:
+        """A page about a node says these values.
+
+        `used`: of each resource, as all pages together say; None = no fresh  `demand`: [classes,
+        resources]. `now_s`: on the clock of `counts`.
+        """
+        said = said_by(values)
+        mean, present = self.counts.mean(node.idx, source, now_s), self.counts.now(node.idx)
         read_s = self.read_s.setdefault(node.idx, {})
         if said:
-            read_s[report.source] = now_s
-        elif not report.values:  # it is too old
-            read_s.pop(report.source, None)
+            read_s[source] = now_s
+        elif not values:  # it is too old
+            read_s.pop(source, None)
         others = self.others.setdefault(node.idx, [math.nan] * len(RESOURCES))
         for requests, of in ((mean, said - _AS_OF_NOW), (present, said & _AS_OF_NOW)):
             if of:
-                self.fit.observe(node.idx, requests, [report.used[k] if k in of else None for k in _ALL])
+                self.fit.observe(node.idx, requests, [used[k] if k in of else None for k in _ALL])
         for k in _ALL:
-            amount = report.used[k]
+            amount = used[k]
             if amount is None:
                 others[k] = math.nan
             elif k in said:
-                own = _taken(report.demand, present if k in _AS_OF_NOW else mean, k)
+                own = _taken(demand, present if k in _AS_OF_NOW else mean, k)
                 others[k] = max(0.0, amount - own)
         self.foreign[node.idx] = self._foreign_requests(node)
 
