@@ -35,7 +35,7 @@ from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.learning import ClassKey, ServiceEstimates
+from trimtab.gateway.decide.learning import ClassKey, NewEstimate, ServiceEstimates
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
@@ -118,8 +118,8 @@ class Given(ServiceEstimates):
         k = MODELS.index(key[0])
         return 0.1 * (k + 1) / SPEEDS[type_name], 0.3 * (1.0 + 0.5 * k) / SPEEDS[type_name]
 
-    def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> tuple[float, float]:
-        return self.of(key, type_name)
+    def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> NewEstimate:
+        return NewEstimate(type_name, *self.of(key, type_name))
 
 
 class Witness:

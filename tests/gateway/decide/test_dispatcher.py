@@ -16,7 +16,7 @@ from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
-from trimtab.gateway.decide.request_specs import OwnedAffinityMap
+from trimtab.gateway.decide.request_specs import SessionAffinity
 from trimtab.gateway.model import (
     Cause,
     DecisionListener,
@@ -469,14 +469,15 @@ async def test_homes_are_those_of_a_tenant(bench: Bench) -> None:
     assert again.nodes == ["n0"], "nobody takes it from who made it"
 
 
-def test_forgotten_homes_are_nobodys() -> None:
-    homes = OwnedAffinityMap(most=2)
+@at()
+async def test_forgotten_homes_are_nobodys(bench: Bench) -> None:
+    homes, other = SessionAffinity(bench.fleet, 0, most=2), Asked(tenant=Tenant("other", 1))
     for k in range(3):
-        homes.set("a", f"resp_{k}", "n0")
-    assert homes.get("a", "resp_0") is None
-    assert not homes.is_foreign("b", "resp_0")
-    assert homes.is_foreign("b", "resp_2")
-    assert homes.get("a", "resp_2") == "n0"
+        homes.remember(Asked(), f"resp_{k}", bench.fleet.nodes[0])
+    assert homes.node_of(Asked(previous_response_id="resp_0")) == (-1, False)
+    assert not homes.is_foreign(other, "resp_0")
+    assert homes.is_foreign(other, "resp_2")
+    assert homes.node_of(Asked(previous_response_id="resp_2")) == (0, True)
 
 
 @at(policy="least-connections+vtc")

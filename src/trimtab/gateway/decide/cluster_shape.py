@@ -11,8 +11,6 @@ import numpy as np
 
 from trimtab.domain.cluster import RESOURCES, Floats
 from trimtab.gateway.decide.dispatch_rules import HERE
-from trimtab.gateway.model import Node
-from trimtab.gateway.nodes.node_spec import NodeSpec
 
 NO_ITEMS = -1, -1
 _GPU_MEMORY = RESOURCES.index("gpu_gib")
@@ -119,31 +117,3 @@ def shape_of(members: Iterable[Member]) -> ClusterShape:
     for name, base in (pair for m in members for pair in m.bases.items() if pair[0] not in models):
         bases[name] = bases.get(name) or base
     return ClusterShape(members, types, tuple(position[key] for key in keys), items, bases)
-
-
-def member_of(
-    node: Node,
-    spec: NodeSpec,
-    adapters: Mapping[str, str],
-    most_requests: int,
-    gateway_zone: str = HERE,
-    capacity: tuple[float, ...] = UNKNOWN_CAPACITY,
-) -> Member:
-    """A node of the fleet. `adapters`: name → model, "" = not known."""
-    bases = {name: base for name, base in adapters.items() if name not in node.models}
-    serves = frozenset((*node.models, *bases))
-    type_name = node.type_name or node.name
-    return Member(
-        node.name,
-        type_name,
-        serves,
-        max(1, most_requests),
-        spec.weight,
-        bases,
-        spec.adapter_load_s,
-        loads_models=spec.hooks is not None and spec.hooks.models is not None,
-        zone=spec.zone or gateway_zone,
-        nic_gib_per_s=spec.nic_gib_per_s,
-        usd_per_hour=spec.usd_per_hour,
-        capacity=capacity,
-    )

@@ -137,13 +137,9 @@ class ServiceEstimates:
                 of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
         if not is_timed or seconds <= 0.0:
             return None
-        type_name = node.type_name or node.name
-        changed = self.observe(of.key, type_name, units, seconds)
-        return None if changed is None else _new(NewEstimate, (type_name, *changed))
+        return self.observe(of.key, node.type_name or node.name, units, seconds)
 
-    def observe(
-        self, key: ClassKey, type_name: str, units: float, seconds: float
-    ) -> tuple[float, float] | None:
+    def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> NewEstimate | None:
         """A request took so long on a node of this type; returns the new estimate, None = unchanged."""
         fit = self._of_type.get((key, type_name))
         if fit is None:
@@ -151,7 +147,8 @@ class ServiceEstimates:
         if not fit.add(units, seconds):
             return None
         self._class_fit(key).add(units, seconds)  # a sample is enough for types without observations
-        return (fit.fixed_s, fit.unit_s) if fit.n >= ENOUGH else self.of(key, type_name)
+        line = fit if fit.n >= ENOUGH else self._class_fit(key)
+        return _new(NewEstimate, (type_name, line.fixed_s, line.unit_s))
 
     def observed(self, key: ClassKey, type_name: str) -> float:
         """How many requests of a class nodes of a type have served."""

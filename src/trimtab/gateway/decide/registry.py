@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import RESOURCES, Cluster, Floats
 from trimtab.gateway.admission import stated_tokens
 from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
-from trimtab.gateway.decide.cluster_shape import PLACEHOLDER, SPARE_CLASSES, ClusterShape, member_of, shape_of
+from trimtab.gateway.decide.cluster_shape import PLACEHOLDER, SPARE_CLASSES, ClusterShape, Member, shape_of
 from trimtab.gateway.decide.learning import FIRST_LOAD_S, ClassKey, LoadTimes, RequestClass, ServiceEstimates
 from trimtab.gateway.decide.signals import NodeSignals
-from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind
+from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind, Node
 from trimtab.gateway.nodes.fleet import Fleet
 
 UNKNOWN: Final = "?"  # stands for models that no known node serves yet
@@ -62,20 +62,31 @@ class Registry:
 
     def refresh(self) -> None:
         """Nodes, or the models that they serve, have changed: build `shape` again."""
-        fleet, members = self._fleet, []
-        for node in fleet.nodes:
-            state = fleet.state(node)
-            spec = state.spec
-            most = max(spec.max_requests, node.max_requests, node.in_flight)
-            capacity = self.signals.capacity_of(node, spec)
-            members.append(member_of(node, spec, state.adapters, most, self.signals.declared.zone, capacity))
-        self.shape: ClusterShape = shape_of(members or [PLACEHOLDER])
+        self.shape: ClusterShape = shape_of([*map(self._member_of, self._fleet.nodes)] or [PLACEHOLDER])
         declared, zones = self.signals.declared, (member.zone for member in self.shape.members)
         names = dict.fromkeys((declared.zone, *declared.zones, *declared.zone_gib_per_s, *zones))
         self.zone_idx = {zone: i for i, zone in enumerate(names)}  # the gateway's own first
         self.names = tuple(member.name for member in self.shape.members)  # of nodes, by position
         self.forget_models()
         self._columns.clear()
+
+    def _member_of(self, node: Node) -> Member:
+        state = self._fleet.state(node)
+        spec, bases = state.spec, {a: base for a, base in state.adapters.items() if a not in node.models}
+        return Member(
+            node.name,
+            node.type_name or node.name,
+            frozenset((*node.models, *bases)),
+            max(1, spec.max_requests, node.max_requests, node.in_flight),
+            spec.weight,
+            bases,
+            spec.adapter_load_s,
+            loads_models=spec.hooks is not None and spec.hooks.models is not None,
+            zone=spec.zone or self.signals.declared.zone,
+            nic_gib_per_s=spec.nic_gib_per_s,
+            usd_per_hour=spec.usd_per_hour,
+            capacity=self.signals.capacity_of(node, spec),
+        )
 
     def adapter_of(self, model: str) -> str:
         """The adapter of this name; "" = the name of a model, or unknown."""

@@ -4,7 +4,7 @@ state, and the errors that clients get when no node serves them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
 from trimtab.domain.decision import Reason, Status
@@ -23,77 +23,54 @@ from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.link_meter import GIB
 
 MOST: Final = 65_536
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 MOST_RETRY_AFTER_S: Final = 60.0
 
 
-class AffinityMap:
-    """(Tenant, name) → node's name, bounded: the oldest entry goes first. Each tenant has its own names."""
+class Bounded(dict[_Key, _Value]):
+    """A map of at most so many entries: the one that was set longest ago goes first."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._node_of: dict[tuple[str, str], str] = {}
 
-    def set(self, tenant: str, name: str, node: str) -> None:
-        """Map the name to this node."""
-        entries, key = self._node_of, (tenant, name)
-        entries.pop(key, None)  # to the end of the order
-        entries[key] = node
-        if len(entries) > self._most:
-            self._forget(next(iter(entries)))
-
-    def _forget(self, oldest: tuple[str, str]) -> None:
-        del self._node_of[oldest]
-
-    def get(self, tenant: str, name: str) -> str | None:
-        """The node's name; None = unknown."""
-        return self._node_of.get((tenant, name))
-
-
-class OwnedAffinityMap(AffinityMap):
-    """Names that are unique over all tenants: the first tenant to set one owns it."""
-
-    def __init__(self, most: int = MOST) -> None:
-        super().__init__(most)
-        self._owner_of: dict[str, str] = {}
-
-    def set(self, tenant: str, name: str, node: str) -> None:
-        """Map the name to this node, unless another tenant owns it."""
-        if self._owner_of.setdefault(name, tenant) == tenant:
-            super().set(tenant, name, node)
-
-    def _forget(self, oldest: tuple[str, str]) -> None:
-        super()._forget(oldest)
-        del self._owner_of[oldest[1]]
-
-    def is_foreign(self, tenant: str, name: str) -> bool:
-        """Whether another tenant owns the name."""
-        return self._owner_of.get(name, tenant) != tenant
+    def set(self, key: _Key, value: _Value) -> None:
+        """Set an entry, the newest from now on."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self._most:
+            del self[next(iter(self))]
 
 
 class SessionAffinity:
-    """The nodes of sessions and of stored responses, and the prefix index, where `prefix_blocks` > 0."""
+    """The nodes of sessions and of stored responses, and the prefix index, where `prefix_blocks` > 0.
 
-    def __init__(self, fleet: Fleet, prefix_blocks: int) -> None:
+    Each tenant has its own sessions. Names of responses are unique: the first tenant to have one owns it.
+    """
+
+    def __init__(self, fleet: Fleet, prefix_blocks: int, most: int = MOST) -> None:
         self._fleet = fleet
-        self._sessions, self._responses = AffinityMap(), OwnedAffinityMap()
+        self._sessions = Bounded[tuple[str, str], str](most)  # (tenant, session) → node
+        self._responses = Bounded[str, tuple[str, str]](most)  # response → (tenant, node)
         self.prefixes = PrefixIndex(prefix_blocks) if prefix_blocks else None
 
     def is_foreign(self, exchange: Exchange, response_id: str) -> bool:
         """Whether another tenant owns this response."""
-        return self._responses.is_foreign(_owner(exchange), response_id)
+        known = self._responses.get(response_id)
+        return known is not None and known[0] != _owner(exchange)
 
     def node_of(self, exchange: Exchange) -> tuple[int, bool]:
         """The node of the request, its session or its response, or -1; and whether it is required."""
         facts, owner = exchange.facts, _owner(exchange)
         if exchange.only_node and (only := self._fleet.find(exchange.only_node)) is not None:
             return only.idx, True
-        if facts is not None and facts.previous_response_id:
-            node = self._responses.get(owner, facts.previous_response_id)
-            found = None if node is None else self._fleet.find(node)
+        known = None if facts is None else self._responses.get(facts.previous_response_id)
+        if known is not None and known[0] == owner:
+            found = self._fleet.find(known[1])
             if found is not None and found.health is not Health.DRAINING:
                 return found.idx, True
         if exchange.session:
-            node = self._sessions.get(owner, exchange.session)
+            node = self._sessions.get((owner, exchange.session))
             found = None if node is None else self._fleet.find(node)
             if found is not None:
                 return found.idx, False
@@ -101,10 +78,11 @@ class SessionAffinity:
 
     def remember(self, exchange: Exchange, response_id: str, node: Node) -> None:
         """This node holds the request's session from now on, and its response, if that has a name."""
+        owner = _owner(exchange)
         if exchange.session:
-            self._sessions.set(_owner(exchange), exchange.session, node.name)
-        if response_id:
-            self._responses.set(_owner(exchange), response_id, node.name)
+            self._sessions.set((owner, exchange.session), node.name)
+        if response_id and not self.is_foreign(exchange, response_id):
+            self._responses.set(response_id, (owner, node.name))
 
     def show_prefix(self, exchange: Exchange, pool: PolicyPool) -> dict[int, int]:
         """Show the policy the expected cached part of the prompt at each node; returns node → blocks."""
