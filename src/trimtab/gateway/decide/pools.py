@@ -6,7 +6,7 @@ Nothing here decides: methods return the pools that have something to decide abo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -230,8 +230,8 @@ class PolicyPools:
         node_idx = exchange.node_idx
         self._nodes[node_idx].in_flight += 1
         self._counts.add(node_idx, exchange.class_idx, 1, _answers(exchange), now_s)
-        if len(self.by_spec) > 1:
-            self._add_to_others(pool, exchange, node_idx, 1, now_s)
+        if others := self._others[pool]:
+            _add_load(others, exchange, node_idx, 1, now_s)
 
     def inherit(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> None:
         """A request runs on its node already: the pool's next state includes it."""
@@ -246,8 +246,8 @@ class PolicyPools:
         if node_idx >= 0:
             self._nodes[node_idx].in_flight -= 1
             self._counts.add(node_idx, exchange.spec.class_idx, -1, _answers(exchange), now_s)
-            if len(self.by_spec) > 1:
-                freed = self._add_to_others(pool, exchange, node_idx, -1, now_s)
+            if freed := self._others[pool]:
+                _add_load(freed, exchange, node_idx, -1, now_s)
         if self._hedged and exchange in self._hedged:
             for other_idx, requests, tokens in self._hedged.pop(exchange):
                 freed = self._change_load(exchange, other_idx, -requests, -tokens, now_s)
@@ -283,15 +283,6 @@ class PolicyPools:
             for node_idx, requests, tokens in slots:
                 pool.live.add_load(node_idx, requests, 0.0, now_s, tokens)
 
-    def _add_to_others(
-        self, pool: PolicyPool, exchange: Exchange, node_idx: int, requests: int, now_s: float
-    ) -> Sequence[PolicyPool]:
-        others = [other for other in self.by_spec.values() if other is not pool]
-        for other in others:
-            other.live.add_load(node_idx, requests, requests * exchange.estimate_s, now_s)
-            other.live.reports.add_use(node_idx, exchange.class_idx, requests)
-        return others
-
     def _change_load(
         self, exchange: Exchange, node_idx: int, requests: int, tokens: float, now_s: float
     ) -> Sequence[PolicyPool]:
@@ -309,7 +300,8 @@ class PolicyPools:
             if choice.spec not in self.by_spec:
                 self.by_spec[choice.spec] = pool = PolicyPool(choice, self._basis(), **self._how)
                 self._switch_all(pool, self.now_s())
-        rules = self.rules
+        pools, rules = self.by_spec.values(), self.rules
+        self._others = {one: tuple(other for other in pools if other is not one) for one in pools}
         self.only = None if rules.by_model or rules.by_route else self.by_spec[rules.default.spec]
 
     def _basis(self) -> Basis:
@@ -350,6 +342,15 @@ class PolicyPools:
 
     def _allowed(self, node: Node) -> int:
         return min(node.max_requests, self._fleet.allowed_requests(node, self._loop.time()))
+
+
+def _add_load(
+    pools: Iterable[PolicyPool], exchange: Exchange, node_idx: int, requests: int, now_s: float
+) -> None:
+    """Another pool has sent a request to a node (1), or it has left it (-1)."""
+    for pool in pools:
+        pool.live.add_load(node_idx, requests, requests * exchange.estimate_s, now_s)
+        pool.live.reports.add_use(node_idx, exchange.class_idx, requests)
 
 
 def _write_foreign(pool: PolicyPool, node_idx: int, requests: int, now_s: float) -> None:
