@@ -1,7 +1,9 @@
 """The host of chains: the live loop decides, a backend runs the stages, a journal remembers.
 
 It lives on one event loop. Everything that happens is told to the decision loop as an event; a turn lets it
-decide, and sends what it started.
+decide. What it starts is made an attempt, or joins a batch. Both return what is to be sent (`Sent`), later what
+has ended (`Ended`), and the host acts: it notes and sends the one, and gives the other to `StageOutcomes`,
+which tells the loop what follows.
 """
 
 from __future__ import annotations
@@ -10,33 +12,31 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.chains.backend_cluster import placed_by_peaks
 from trimtab.chains.decision_loop import DecisionLoop
-from trimtab.chains.host_state import HostState
+from trimtab.chains.host_state import HostState, outcome_of
 from trimtab.chains.limited_stages import LimitedStages
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_defaults import FUSED_S
 from trimtab.chains.run_endings import RunEndings
 from trimtab.chains.run_intake import RunIntake
-from trimtab.chains.run_log import log_begin, log_failure
-from trimtab.chains.run_parts import RunParts
+from trimtab.chains.run_log import log_begin
 from trimtab.chains.run_progress import Instance
-from trimtab.chains.run_state import ChainRun, ItemRun, StageCounts, State
+from trimtab.chains.run_state import ChainRun, ItemRun, Sent, StageCounts, State
 from trimtab.chains.shared_states import SharedStates
-from trimtab.chains.stage_attempts import StageAttempts
+from trimtab.chains.stage_attempts import LEAST_S, StageAttempts
 from trimtab.chains.stage_batches import StageBatches
 from trimtab.chains.stage_outcomes import StageOutcomes
-from trimtab.chains.stage_profiles import Profiling, StageProfiles
+from trimtab.chains.stage_profiles import Profiling
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
 from trimtab.errors import TrimtabError, UsageError
-from trimtab.live.model_scope import ModelRecord
 from trimtab.live.stage_backend import (
-    Attempt,
     GrowingBackend,
     LosableBackend,
     NodeChange,
@@ -85,27 +85,20 @@ class ChainHost:
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
-        self.profiles = StageProfiles()
-        self.models: dict[str, list[ModelRecord]] = {}  # optimised ones, by stage
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
         self._state = HostState(plans, backend, self._wake, profile or Profiling())
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None
-        parts = RunParts(self._state, lambda run: self._endings.finish_if_over(run))
-        self._outcomes = StageOutcomes(self._state, parts, seed, self._note_outcome)
+        self._endings = RunEndings(self._state)
+        self.outcomes = StageOutcomes(self._state, self._endings, seed, metrics)
+        self._intake = RunIntake(self._state, in_flight, self.outcomes, self._endings)
         self._budget = ValueBudget(self._state, values_gib)
         limits = LimitedStages(self._state)
-        self._attempts = StageAttempts(
-            self._state, self._budget, limits, fuse_s, self._outcomes.take, self._crash
-        )
-        self._batches = StageBatches(
-            self._state, self._budget, limits, self._outcomes.take, self._note_outcome, self._crash
-        )
+        self._attempts = StageAttempts(self._state, self._budget, limits, fuse_s)
+        self._batches = StageBatches(self._state, self._budget, limits)
         self._shared = SharedStates(self._state.steps)
-        self._endings = RunEndings(self._state, self._feed)
-        self._intake = RunIntake(self._state, in_flight, self._outcomes.settle, self._endings.tell)
         if place is not None:
             if isinstance(backend, VirtualBackend):
                 raise UsageError("simulated work is not recorded", field="journal", expected="no journal")
@@ -196,51 +189,16 @@ class ChainHost:
         if self._metrics is not None:
             self._metrics.watch(run)
         log_begin(run)
-        self._feed(run)
+        self._intake.feed(run)
         self._wake()
 
     def cancel(self, run: ChainRun, state: State = State.CANCELLED) -> None:
         """End a run: its attempts are cancelled, inputs that have not begun are dropped."""
-        if run.state is not State.RUNNING:
-            return
-        run.state, run.is_exhausted = state, True
-        run.waiting.clear()
-        for item in filter(self._state.is_in_flight, run.items.values()):  # others have left their rows
-            self._state.loop.runs.abort(item.place, self._state.now_s())
-        self._endings.finish_if_over(run)
-        self._wake()
+        self._intake.cancel(run, state)
 
     def _cancel_by_id(self, run_id: str) -> None:
         if (run := self._state.runs.get(run_id)) is not None:
             self.cancel(run)
-
-    def _feed(self, run: ChainRun) -> None:
-        """Let inputs of a run enter; end it if there is none left, or if they cannot be made."""
-        try:
-            self._intake.feed(run)
-        except Exception as error:  # of the caller's code too
-            run.fault = error
-            self.cancel(run, State.FAILED)
-        self._endings.finish_if_over(run)
-
-    def _note_outcome(
-        self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome
-    ) -> None:
-        if self._metrics is not None:
-            self._metrics.note(attempt.stage, outcome)
-        if outcome.profile:
-            self.profiles.add(item.run.plan.steps[at.step].name, outcome.profile)
-        if outcome.models:
-            self._note_models(item.run, item.run.plan.steps[at.step].name, outcome.models)
-        if outcome.error is not None:
-            log_failure(item, at, attempt, self._state.loop.node_names[node], outcome.error)
-
-    def _note_models(self, run: ChainRun, stage: str, records: Sequence[ModelRecord]) -> None:
-        known = self.models.setdefault(stage, [])
-        new = [r for r in records if all((r.model, r.how) != (k.model, k.how) for k in known)]
-        known += new
-        if self.recorder is not None and records:
-            self.recorder.note_models(run.id, stage, records)
 
     # Turns.
 
@@ -279,11 +237,7 @@ class ChainHost:
         loop.step()
         self._budget.offer()
         for row, node in loop.runs.take_started():
-            item, at = state.owners[row]
-            if self._batches.takes(item.run.plan.steps[at.step]):
-                self._batches.begin(item, at, node)
-            else:
-                self._attempts.begin(item, at, node)
+            self._begin(*state.owners[row], node)
         self._batches.end_turn()
         ended = [
             (over, Status(status))
@@ -292,11 +246,69 @@ class ChainHost:
         ]
         for item, how in ended:  # all are out of flight, so that none gets a turn of another
             self._attempts.end_all(item)
-            self._endings.end(item, how)
+            self._intake.end(item, how)
         if ended and self._budget.is_holding:  # another input is the first, and values are free
             self._wake()
         if (next_s := loop.next_event_s()) < _NEVER_S:
             self._timer = self._loop.call_later(max(0.0, next_s - loop.now_s()), self._wake)
+
+    # Attempts.
+
+    def _begin(self, item: ItemRun, at: Instance, node: int) -> None:
+        """The loop has placed an instance."""
+        if self._batches.takes(item.run.plan.steps[at.step]):
+            begun = self._batches.begin(item, at, node)
+        else:
+            begun = self._attempts.begin(item, at, node)
+        if isinstance(begun, Sent):
+            self._note(begun)
+        elif begun is not None:
+            self.outcomes.take(begun)
+            self._wake()
+
+    def _note(self, sent: Sent) -> None:
+        """Send attempts as soon as the journal has them, and those that follow them."""
+        recorder = self.recorder
+        if recorder is None:
+            self._send(sent)
+            return
+        name = self._state.loop.node_names[sent.node]
+        for item, at, attempt in sent.members:
+            for member in item.in_turn(at, attempt)[1:]:
+                recorder.note_attempt(item, member, item.attempts[member], name)
+        last = len(sent.members) - 1
+        for k, (item, at, attempt) in enumerate(sent.members):
+            durable = partial(self._send, sent) if k == last else None  # stored in this order
+            recorder.note_attempt(item, at, attempt, name, durable)
+
+    def _send(self, sent: Sent) -> None:
+        started = self._batches.start(sent) if sent.is_batch else self._attempts.start(sent)
+        if started is None:
+            return
+        sent, work = started
+        asyncio.ensure_future(work).add_done_callback(partial(self._on_outcome, sent))
+        if not sent.is_batch and (wait_s := self._attempts.look_in_s(sent)) > 0.0:
+            self._loop.call_later(wait_s, self._look, sent)
+
+    def _look(self, sent: Sent) -> None:
+        """An attempt has taken as long as it may. Where no other node has room it is looked at again."""
+        if not self._attempts.wants_copy(sent):
+            return
+        if (copy := self._attempts.copy(sent)) is not None:
+            self._note(copy)
+        else:
+            self._loop.call_later(LEAST_S, self._look, sent)
+
+    def _on_outcome(self, sent: Sent, over: asyncio.Future[Outcome]) -> None:
+        if over.cancelled():
+            return
+        part = self._batches if sent.is_batch else self._attempts
+        try:
+            for ended in part.take(sent, outcome_of(over)):
+                self.outcomes.take(ended)
+            self._wake()
+        except Exception as error:
+            self._crash(error)
 
     def _on_change(self, change: NodeChange) -> None:
         """A node has more or fewer places, or takes no new attempts."""

@@ -122,14 +122,6 @@ class Copy(NamedTuple):
     expected_s: float
 
 
-class Served(NamedTuple):
-    """The end of an attempt that followed another one, until its instance is ready."""
-
-    attempt: Attempt
-    node: int
-    outcome: Outcome
-
-
 @dataclass(eq=False, slots=True)
 class ItemRun:
     """One input on its way through the chain."""
@@ -143,7 +135,7 @@ class ItemRun:
     sizes: list[float]  # of the work of each stage
     attempts: dict[Instance, Attempt] = field(default_factory=dict)  # that backends have
     copies: dict[Instance, Copy] = field(default_factory=dict)
-    served: dict[Instance, Served] = field(default_factory=dict)
+    served: dict[Instance, Ended] = field(default_factory=dict)  # behind others, until they are ready
     tried: dict[Instance, int] = field(default_factory=dict)  # attempts begun
     raised: dict[Instance, int] = field(default_factory=dict)  # of these, ended by the stage's own error
     refs: list[Ref] = field(default_factory=list)  # all values that it holds
@@ -176,8 +168,23 @@ class ItemRun:
         return Attempt(run, step.code_name, at.idx, number, f"{run}/{step.name}/{at.idx}", then)
 
 
-Ended = Callable[[ItemRun, Instance, Attempt, int, Outcome], None]
-"""Takes the outcome of an attempt at an instance, on a node."""
+class Sent(NamedTuple):
+    """What a backend is given in one call: an attempt at an instance, or a batch of several."""
+
+    node: int
+    members: Sequence[tuple[ItemRun, Instance, Attempt]]
+    is_batch: bool = False
+
+
+class Ended(NamedTuple):
+    """An attempt at an instance has ended, on a node."""
+
+    item: ItemRun
+    at: Instance
+    attempt: Attempt
+    node: int
+    outcome: Outcome
+    is_retried: bool = False  # alone, since its batch failed: its stage has not failed by it
 
 
 @dataclass(eq=False)

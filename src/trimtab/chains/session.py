@@ -191,12 +191,12 @@ class Session:
     @property
     def profiles(self) -> StageProfiles:
         """The profile of the code of profiled stages."""
-        return self._host.profiles
+        return self._host.outcomes.profiles
 
     @property
     def models(self) -> Mapping[str, Sequence[ModelRecord]]:
         """The models that stages have optimised, as measured by the first worker, by stage."""
-        return self._host.models
+        return self._host.outcomes.models
 
     @property
     def metrics_port(self) -> int | None:

@@ -1,86 +1,54 @@
-"""Attempts at stages: noted in the journal, sent to the backend within the limits of their stage."""
+"""Attempts at stages within their limits; second ones at instances that take much longer than expected."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Iterator
+from typing import Final
 
 from trimtab.chains.fusion import Fusion
-from trimtab.chains.host_state import HostState, outcome_of
+from trimtab.chains.host_state import HostState
 from trimtab.chains.limited_stages import LimitedStages
 from trimtab.chains.run_progress import Instance
-from trimtab.chains.run_state import Copy, Ended, ItemRun
-from trimtab.chains.speculation import Speculation
+from trimtab.chains.run_state import Copy, Ended, ItemRun, Sent
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.live.stage_backend import Attempt, Outcome
 
+LEAST_S: Final = 0.05  # stages that take less are not watched any closer
+
 
 class StageAttempts:
-    """Sends attempts.
+    """Makes attempts, and tells which outcomes count. Of two attempts at an instance the first result counts.
 
     Args:
         budget: of values, which may hold attempts back.
         fuse_s: see `Fusion`.
-        ended: called with the outcome of each attempt that a caller still waits for.
-        failed: called with a fault of the host itself.
     """
 
-    def __init__(
-        self,
-        host: HostState,
-        budget: ValueBudget,
-        limits: LimitedStages,
-        fuse_s: float,
-        ended: Ended,
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, host: HostState, budget: ValueBudget, limits: LimitedStages, fuse_s: float) -> None:
         self._host, self._budget, self._limits = host, budget, limits
-        self._ended, self._failed = ended, failed
         self._fusion = Fusion(host, fuse_s)
-        self._speculation = Speculation(host, self._begin_copy)
 
-    def begin(self, item: ItemRun, at: Instance, node: int) -> None:
-        """Send an attempt that the loop has placed."""
-        host = self._host
+    def begin(self, item: ItemRun, at: Instance, node: int) -> Sent | Ended | None:
+        """What to send for an instance that the loop has placed; its end, if it is known; None: it waits."""
         if self._budget.holds_back(item, at):
             self._limits.pass_by(item, at)
-            return
+            return None
         if self._limits.holds_back(item, at):
-            return
+            return None
         item.run.counts[at.step].queued -= 1
         if (served := item.served.pop(at, None)) is not None:  # it failed in an attempt before
-            self._ended(item, at, *served)
-            host.wake()
-            return
+            return served
         attempt = self._fusion.new_attempt(item, at, node)
         for member in item.in_turn(at, attempt):
             item.run.counts[member.step].running += 1
-        self._note(item, at, attempt, node)
-
-    def _begin_copy(self, item: ItemRun, at: Instance, node: int, expected_s: float) -> None:
-        attempt = item.new_attempt(at)
-        item.copies[at] = Copy(attempt, node, expected_s)
-        self._note(item, at, attempt, node)
-
-    def _note(self, item: ItemRun, at: Instance, attempt: Attempt, node: int) -> None:
-        """Send an attempt as soon as the journal has it, and those that follow it."""
-        host = self._host
-        if host.recorder is None:
-            self._send(item, at, attempt, node)
-            return
-        name, members = host.loop.node_names[node], item.in_turn(at, attempt)
-        for member in members[1:]:
-            host.recorder.note_attempt(item, member, item.attempts[member], name)
-        send = partial(self._send, item, at, attempt, node)
-        host.recorder.note_attempt(item, at, attempt, name, send)
+        return Sent(node, [(item, at, attempt)])
 
     def end_all(self, item: ItemRun) -> None:
         """Cancel the attempts of a run that is over."""
         for attempt in (*item.attempts.values(), *(copy.attempt for copy in item.copies.values())):
             self._host.backend.cancel(attempt)
         for at in list(item.copies):
-            self._speculation.forget(item, at)
+            self._forget_copy(item, at)
         for at in item.attempts:
             item.run.counts[at.step].running -= 1
             step = item.run.plan.steps[at.step]
@@ -89,28 +57,16 @@ class StageAttempts:
         item.attempts.clear()
         self._limits.end_run(item)
 
-    def _send(self, item: ItemRun, at: Instance, attempt: Attempt, node: int) -> None:
-        """Send an attempt to the backend. The journal has it."""
+    def start(self, sent: Sent) -> tuple[Sent, Awaitable[Outcome]] | None:
+        """Start an attempt that the journal has. None: it has ended meanwhile."""
+        item, at, attempt = sent.members[0]
         if not _is_awaited(item, at, attempt):
-            return  # ended meanwhile
-        sent = asyncio.ensure_future(self._host.start(node, attempt, self._host.arguments(item, at)))
-        sent.add_done_callback(partial(self._on_outcome, item, at, attempt, node))
-        self._speculation.watch(item, at, attempt, node)
+            return None
+        return sent, self._host.start(sent.node, attempt, self._host.arguments(item, at))
 
-    def _on_outcome(
-        self, item: ItemRun, at: Instance, attempt: Attempt, node: int, sent: asyncio.Future[Outcome]
-    ) -> None:
-        if sent.cancelled():
-            return
-        try:
-            self._take_outcome(item, at, attempt, node, sent)
-        except Exception as error:
-            self._failed(error)
-
-    def _take_outcome(
-        self, item: ItemRun, at: Instance, attempt: Attempt, node: int, sent: asyncio.Future[Outcome]
-    ) -> None:
-        outcome = outcome_of(sent)
+    def take(self, sent: Sent, outcome: Outcome) -> Iterator[Ended]:
+        """The end of an attempt, if a caller still waits for it."""
+        item, at, attempt = sent.members[0]
         if not _is_awaited(item, at, attempt):  # the run is over, or another attempt took its place
             self._host.refs.drop(outcome.values)
             return
@@ -121,15 +77,54 @@ class StageAttempts:
             del item.attempts[member]
             item.run.counts[member.step].running -= 1
         self._limits.end(item.run.plan.steps[at.step])
-        self._ended(item, at, attempt, node, outcome)
-        self._host.wake()
+        yield Ended(item, at, attempt, sent.node, outcome)
+
+    # Second attempts.
+
+    def look_in_s(self, sent: Sent) -> float:
+        """How long an attempt may take until a second one is wanted; 0 = as long as it likes."""
+        item, at, _ = sent.members[0]
+        step = item.run.plan.steps[at.step]
+        multiple = step.stage.stage_options.speculate
+        if multiple <= 0.0:
+            return 0.0
+        costs, c = self._host.loop.costs, self._host.class_of(step)
+        expected_s = costs.expected_s(c, sent.node, item.sizes[at.step]) if costs.is_learned(c) else 0.0
+        return max(LEAST_S, multiple * expected_s)
+
+    def wants_copy(self, sent: Sent) -> bool:
+        """Whether an attempt that has taken as long as it may still runs, alone."""
+        item, at, attempt = sent.members[0]
+        return item.attempts.get(at) is attempt and at not in item.copies
+
+    def copy(self, sent: Sent) -> Sent | None:
+        """A second attempt at the same instance; None: no other node has room."""
+        item, at, _ = sent.members[0]
+        host, size = self._host, item.sizes[at.step]
+        c = host.class_of(item.run.plan.steps[at.step])
+        if not host.loop.costs.is_learned(c):
+            return None
+        other = host.loop.other_node(item.row(at), sent.node, c, size)
+        if other < 0:
+            return None
+        expected_s = host.loop.costs.expected_s(c, other, size)
+        host.loop.add_load(other, 1, expected_s)
+        item.run.counts[at.step].copies += 1
+        attempt = item.new_attempt(at)
+        item.copies[at] = Copy(attempt, other, expected_s)
+        return Sent(other, [(item, at, attempt)])
+
+    def _forget_copy(self, item: ItemRun, at: Instance) -> None:
+        """An instance is over, or its second attempt is."""
+        if (copy := item.copies.pop(at, None)) is not None:
+            self._host.loop.add_load(copy.node, -1, -copy.expected_s)
 
     def _goes_on(self, item: ItemRun, at: Instance, failed: Attempt) -> bool:
         """Whether another attempt at the instance still runs. It takes the place of the failed one."""
         if (copy := item.copies.get(at)) is None or copy.attempt is item.attempts[at]:
             return False
         if failed is copy.attempt:
-            self._speculation.forget(item, at)
+            self._forget_copy(item, at)
         else:
             item.attempts[at] = copy.attempt
         return True
@@ -139,7 +134,7 @@ class StageAttempts:
         if (copy := item.copies.get(at)) is not None:
             for attempt in {item.attempts[at], copy.attempt} - {ended}:
                 self._host.backend.cancel(attempt)
-            self._speculation.forget(item, at)
+            self._forget_copy(item, at)
 
 
 def _is_awaited(item: ItemRun, at: Instance, attempt: Attempt) -> bool:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
-from trimtab.chains.host_state import HostState, outcome_of
+from trimtab.chains.host_state import HostState
 from trimtab.chains.limited_stages import LimitedStages
 from trimtab.chains.plan import PlannedStep
 from trimtab.chains.run_progress import Instance
-from trimtab.chains.run_state import Ended, ItemRun
+from trimtab.chains.run_state import Ended, ItemRun, Sent
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, Ref, StageError
 from trimtab.live.value_codec import encode
@@ -29,7 +28,6 @@ CALLS: Final = 4.0  # times what a call takes: so long others are let pass that 
 RECENT: Final = 0.3  # weight of the last call in what one takes
 
 Member = tuple[ItemRun, Instance]
-Sent = tuple[ItemRun, Instance, Attempt]
 
 
 @dataclass
@@ -49,26 +47,14 @@ class _Gathered:
 
 
 class StageBatches:
-    """Gathers and sends batches.
+    """Gathers batches, and tells how their instances ended.
 
     Args:
         budget: of values, which may hold instances back.
-        ended: called with the outcome of each instance that a caller still waits for.
-        lost: called with that of a batch which is tried again one by one, for each of its instances.
-        failed: called with a fault of the host itself.
     """
 
-    def __init__(
-        self,
-        host: HostState,
-        budget: ValueBudget,
-        limits: LimitedStages,
-        ended: Ended,
-        lost: Ended,
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, host: HostState, budget: ValueBudget, limits: LimitedStages) -> None:
         self._host, self._budget, self._limits = host, budget, limits
-        self._ended, self._lost, self._failed = ended, lost, failed
         self._gathered = {
             step.code_name: _Gathered(
                 step.stage.stage_options.batch,
@@ -91,18 +77,16 @@ class StageBatches:
         """Whether a stage is batched."""
         return step.code_name in self._gathered
 
-    def begin(self, item: ItemRun, at: Instance, node: int) -> None:
-        """The loop has placed an instance."""
+    def begin(self, item: ItemRun, at: Instance, node: int) -> Sent | None:
+        """The batch to send now that the loop has placed an instance; None: it waits."""
         step = item.run.plan.steps[at.step]
         gathered = self._gathered[step.code_name]
         if at in item.attempts:  # it joined a batch before its turn came: the slot is for others
             self._host.loop.runs.lose(item.row(at), self._host.now_s(), float("inf"))
             self._host.wake()
-            return
+            return None
         if item.tried.get(at, 0):  # a failed batch is tried again one by one
-            if not self._limits.holds_back(item, at):
-                self._note(node, [(item, at)])
-            return
+            return None if self._limits.holds_back(item, at) else self._begun(node, [(item, at)])
         gathered.members = [member for member in gathered.members if self._host.is_waiting(*member)]
         me = item, at
         is_offered = me in gathered.members
@@ -110,23 +94,23 @@ class StageBatches:
             gathered.members.remove(me)
             gathered.offered = None
         elif self._budget.holds_back(item, at):
-            return
+            return None
         joining = self._joining(step, gathered.most - 1 - len(gathered.members))
         is_full = len(gathered.members) + 1 + len(joining) >= gathered.most
         if not is_offered and (gathered.is_held_back or not is_full):
             self._put_back(gathered, me)
-            return
+            return None
         gathered.is_held_back = self._limits.holds_back(item, at)
         if gathered.is_held_back:  # others may join until its turn comes
             gathered.members.insert(0, me)
             gathered.offered = me
-            return
+            return None
         batch = [me, *gathered.members[: gathered.most - 1], *joining]
         gathered.members = gathered.members[gathered.most - 1 :]
         if gathered.offered is not None and gathered.offered not in gathered.members:
             gathered.offered = None
         gathered.since_s = self._host.now_s()
-        self._note(node, batch)
+        return self._begun(node, batch)
 
     def _joining(self, step: PlannedStep, most: int) -> list[Member]:
         """Instances that wait for a slot in the loop's queue and are not tried one by one, the first ones."""
@@ -183,28 +167,24 @@ class StageBatches:
 
     # Sending.
 
-    def _note(self, node: int, members: Sequence[Member]) -> None:
-        """Send a batch as soon as the journal has its attempts."""
-        sent: list[Sent] = []
+    def _begun(self, node: int, members: Sequence[Member]) -> Sent:
+        """A batch whose attempts count as begun."""
+        sent = []
         for item, at in members:
             attempt = item.attempts[at] = item.new_attempt(at)
             counts = item.run.counts[at.step]
             counts.queued -= 1
             counts.running += 1
             sent.append((item, at, attempt))
-        recorder = self._host.recorder
-        if recorder is None:
-            self._send(node, sent)
-            return
-        last = len(sent) - 1
-        for k, (item, at, attempt) in enumerate(sent):
-            durable = partial(self._send, node, sent) if k == last else None  # stored in this order
-            recorder.note_attempt(item, at, attempt, self._host.loop.node_names[node], durable)
+        return Sent(node, sent, is_batch=True)
 
-    def _send(self, node: int, sent: list[Sent]) -> None:
-        """Send a batch. Its attempt is its own, so that the end of one run does not stop the others."""
-        awaited = [one for one in sent if _is_awaited(*one)]
-        holder = sent[0]
+    def start(self, sent: Sent) -> tuple[Sent, Awaitable[Outcome]] | None:
+        """Start a batch that the journal has, without those that are over; None: nothing is left of it.
+
+        Its attempt is its own, so that the end of one run does not stop the others.
+        """
+        awaited = [one for one in sent.members if _is_awaited(*one)]
+        holder = sent.members[0]
         step = holder[0].run.plan.steps[holder[1].step]
         if holder not in awaited and awaited:  # its slot is free again: the others wait for another one
             for item, at, _ in awaited:
@@ -212,14 +192,14 @@ class StageBatches:
             awaited = []
         if not awaited:
             self._limits.end(step)
-            return
+            return None
         members = tuple(attempt for _, _, attempt in awaited) if step.stage.context_name else ()
         whole = Attempt(f"batch-{next(self._numbers)}", step.code_name, 0, 1, "", members=members)
-        task = asyncio.ensure_future(self._served(node, whole, awaited))
-        task.add_done_callback(partial(self._on_outcome, node, awaited, step))
+        left = sent._replace(members=awaited)
+        return left, self._served(whole, left)
 
-    async def _served(self, node: int, whole: Attempt, sent: Sequence[Sent]) -> Outcome:
-        each = [self._host.arguments(item, at) for item, at, _ in sent]
+    async def _served(self, whole: Attempt, sent: Sent) -> Outcome:
+        each = [self._host.arguments(item, at) for item, at, _ in sent.members]
         inputs = [
             Argument(
                 first.name,
@@ -229,43 +209,35 @@ class StageBatches:
             )
             for k, first in enumerate(each[0])
         ]
-        return await self._host.start(node, whole, inputs)
+        return await self._host.start(sent.node, whole, inputs)
 
     # Outcomes.
 
-    def _on_outcome(
-        self, node: int, sent: list[Sent], step: PlannedStep, task: asyncio.Task[Outcome]
-    ) -> None:
-        if task.cancelled():
-            return
-        try:
-            self._take(node, sent, outcome_of(task))
-            self._limits.end(step)
-            self._host.wake()
-        except Exception as error:
-            self._failed(error)
-
-    def _take(self, node: int, sent: list[Sent], outcome: Outcome) -> None:
-        count = len(outcome.outputs) - 1
-        if outcome.error is None and count != len(sent):
-            text = f"a batch of {len(sent)} gave {counted(count, 'output')}; expected one for each"
+    def take(self, sent: Sent, outcome: Outcome) -> Iterator[Ended]:
+        """The ends of those instances of a batch that a caller still waits for."""
+        members = sent.members
+        item, at, _ = members[0]
+        step, count = item.run.plan.steps[at.step], len(outcome.outputs) - 1
+        if outcome.error is None and count != len(members):
+            text = f"a batch of {len(members)} gave {counted(count, 'output')}; expected one for each"
             self._host.refs.drop(outcome.outputs)
             outcome = Outcome(service_s=outcome.service_s, error=StageError(Cause.RAISED, "ValueError", text))
         if outcome.error is None:
             self._host.refs.drop(outcome.outputs[:1])
-            self._learn(sent[0], outcome.service_s)
-        for k, (item, at, attempt) in enumerate(sent):
+            self._learn(step, outcome.service_s)
+        for k, (item, at, attempt) in enumerate(members):
             if not _is_awaited(item, at, attempt):
                 self._host.refs.drop(outcome.outputs[k + 1 : k + 2])
-            elif outcome.error is not None and len(sent) > 1:
-                self._lost(item, at, attempt, node, outcome)
+            elif outcome.error is not None and len(members) > 1:
+                yield Ended(item, at, attempt, sent.node, outcome, is_retried=True)
                 self._again(item, at, is_leader=k == 0)
             else:
                 self._end(item, at)
-                self._ended(item, at, attempt, node, _share(outcome, k, len(sent)))
+                yield Ended(item, at, attempt, sent.node, _share(outcome, k, len(members)))
+        self._limits.end(step)
 
-    def _learn(self, first: Sent, service_s: float) -> None:
-        gathered = self._gathered[first[0].run.plan.steps[first[1].step].code_name]
+    def _learn(self, step: PlannedStep, service_s: float) -> None:
+        gathered = self._gathered[step.code_name]
         weight = RECENT if gathered.call_s else 1.0
         gathered.call_s += weight * (service_s - gathered.call_s)
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trimtab.chains.host_state import GIB, HostState
 from trimtab.chains.output_codec import unpacked
-from trimtab.chains.run_parts import RunParts
+from trimtab.chains.run_endings import RunEndings
+from trimtab.chains.run_log import log_failure
 from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence
-from trimtab.chains.run_state import Ended, Failure, ItemRun, Served
+from trimtab.chains.run_state import ChainRun, Ended, Failure, ItemRun
+from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.engine.layout import NOTHING_TO_DO, SKIPPED
-from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
+from trimtab.live.model_scope import ModelRecord
+from trimtab.live.stage_backend import Cause, Outcome, StageError
+
+if TYPE_CHECKING:
+    from trimtab.chains.run_metrics import StageMetrics
 
 MAX_LOSSES = 8  # attempts of an instance that may be lost with their workers
 _LOST = (Cause.WORKER_LOST, Cause.INPUT_LOST)
@@ -32,19 +40,25 @@ class StageOutcomes:
     """Takes in outcomes. What follows from them it tells the loop.
 
     Args:
-        note: called with each outcome first.
+        metrics: counts them; None = nothing does.
     """
 
-    def __init__(self, host: HostState, parts: RunParts, seed: int, note: Ended) -> None:
-        self._host, self._parts, self._jitter, self._note = host, parts, random.Random(seed), note
+    def __init__(self, host: HostState, endings: RunEndings, seed: int, metrics: StageMetrics | None) -> None:
+        self._host, self._endings, self._jitter = host, endings, random.Random(seed)
+        self._metrics = metrics
+        self.profiles = StageProfiles()
+        self.models: dict[str, list[ModelRecord]] = {}  # optimised ones, by stage
 
-    def take(self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome) -> None:
+    def take(self, ended: Ended) -> None:
         """An attempt that a caller waits for has ended."""
-        self._note(item, at, attempt, node, outcome)
-        if outcome.error is not None:
-            self._fail(item, at, attempt, outcome.error)
+        self._note(ended)
+        if ended.is_retried:
             return
-        host, output = self._host, self._keep(item, at, attempt, node, outcome)
+        item, at, outcome = ended.item, ended.at, ended.outcome
+        if outcome.error is not None:
+            self._fail(ended, outcome.error)
+            return
+        host, output = self._host, self._keep(ended)
         host.loop.add_cost(item.run.options.tenant, outcome.service_s, item.row(at))
         if self._take_in(item, at, output):
             host.loop.runs.complete(item.row(at), host.now_s(), output.whole.size_bytes / GIB)
@@ -69,8 +83,28 @@ class StageOutcomes:
                 counts.queued += 1
                 self._host.arrived[item.run.plan.steps[at.step].code_name] += 1
 
-    def _keep(self, item: ItemRun, at: Instance, attempt: Attempt, node: int, outcome: Outcome) -> Output:
+    def _note(self, ended: Ended) -> None:
+        """Count an outcome, and log a failure."""
+        item, outcome = ended.item, ended.outcome
+        stage = item.run.plan.steps[ended.at.step].name
+        if self._metrics is not None:
+            self._metrics.note(ended.attempt.stage, outcome)
+        if outcome.profile:
+            self.profiles.add(stage, outcome.profile)
+        if outcome.models:
+            self._note_models(item.run, stage, outcome.models)
+        if outcome.error is not None:
+            log_failure(item, ended.at, ended.attempt, self._host.loop.node_names[ended.node], outcome.error)
+
+    def _note_models(self, run: ChainRun, stage: str, records: Sequence[ModelRecord]) -> None:
+        known = self.models.setdefault(stage, [])
+        known += [r for r in records if all((r.model, r.how) != (k.model, k.how) for k in known)]
+        if self._host.recorder is not None:
+            self._host.recorder.note_models(run.id, stage, records)
+
+    def _keep(self, ended: Ended) -> Output:
         """Note the result of an attempt; that of the one which followed it waits until its turn comes."""
+        item, at, attempt, node, outcome, _ = ended
         host, output = self._host, _output_of(outcome)
         c, size_gib = host.class_of(item.run.plan.steps[at.step]), output.whole.size_bytes / GIB
         host.loop.costs.learn(c, node, item.sizes[at.step], outcome, size_gib)
@@ -79,11 +113,11 @@ class StageOutcomes:
         counts.busy_s += outcome.service_s
         item.refs += output.refs
         host.refs.hold(output.refs)
-        self._parts.tell(item, at, output)
+        self._endings.tell_part(item, at, output)
         if host.recorder is not None:
             host.recorder.note_result(item, at, attempt, host.loop.node_names[node], output, outcome)
         if outcome.then is not None and attempt.then is not None and (after := item.after(at)) is not None:
-            item.served[after] = Served(attempt.then.attempt, node, outcome.then)
+            item.served[after] = Ended(item, after, attempt.then.attempt, node, outcome.then)
         return output
 
     def _served(self, item: ItemRun, at: Instance) -> Output | None:
@@ -91,10 +125,10 @@ class StageOutcomes:
         if (served := item.served.get(at)) is None or served.outcome.error is not None:
             return None  # an error is taken in when the loop starts it
         del item.served[at]
-        self._note(item, at, *served)
+        self._note(served)
         self._host.loop.add_cost(item.run.options.tenant, served.outcome.service_s)
         self._memo_key(item, at)
-        return self._keep(item, at, *served)
+        return self._keep(served)
 
     def _take_in(self, item: ItemRun, at: Instance, output: Output | None) -> bool:
         """An instance is over: tell its successors. False if its run fails by it."""
@@ -137,7 +171,7 @@ class StageOutcomes:
         counts = item.run.counts[at.step]
         counts.done += 1
         counts.reused += 1
-        self._parts.tell(item, at, output)
+        self._endings.tell_part(item, at, output)
         return output
 
     def _memo_key(self, item: ItemRun, at: Instance) -> str:
@@ -148,9 +182,10 @@ class StageOutcomes:
         key = item.memo_keys[at] = recorder.memo.key(step, self._host.arguments(item, at))
         return key
 
-    def _fail(self, item: ItemRun, at: Instance, attempt: Attempt, error: StageError) -> None:
+    def _fail(self, ended: Ended, error: StageError) -> None:
+        item, at = ended.item, ended.at
         options = item.run.plan.steps[at.step].stage.stage_options
-        is_lost = error.cause in _LOST or (attempt.then is not None and error.cause in _OF_WORKER)
+        is_lost = error.cause in _LOST or (ended.attempt.then is not None and error.cause in _OF_WORKER)
         raised = item.raised.get(at, 0) + (not is_lost)
         item.raised[at] = raised
         is_last = item.tried[at] - raised >= MAX_LOSSES if is_lost else raised > options.retries
