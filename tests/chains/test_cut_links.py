@@ -15,8 +15,8 @@ import pytest
 
 from support.run_journals import recorded
 from trimtab.chains import Session, StageContext, chain, stage
+from trimtab.clusters.heartbeats import ProcessSilence
 from trimtab.clusters.processes import Processes
-from trimtab.clusters.processes.silence import Silence
 from trimtab.live.stage_backend import StageNode
 
 
@@ -99,9 +99,9 @@ def test_silence_is_broken_by_messages_and_by_use_of_the_processor() -> None:
     asleep = subprocess.Popen(["sleep", "60"])
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        held = Silence(busy.pid, 0.0)
+        held = ProcessSilence(busy.pid, 0.0)
         until(lambda: held.lasted_s(100.0) == 0.0)  # it holds its interpreter, and works
-        quiet = Silence(asleep.pid, 0.0)
+        quiet = ProcessSilence(asleep.pid, 0.0)
         assert quiet.lasted_s(3.0) == 3.0
         quiet.heard(4.0)
         assert quiet.lasted_s(4.5) == 0.5
@@ -109,4 +109,4 @@ def test_silence_is_broken_by_messages_and_by_use_of_the_processor() -> None:
         for process in (asleep, busy):
             process.kill()
             process.wait()
-    assert Silence(busy.pid, 0.0).lasted_s(100.0) == 0.0  # nothing is known of it
+    assert ProcessSilence(busy.pid, 0.0).lasted_s(100.0) == 0.0  # nothing is known of it

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from trimtab.chains import State, chain, run, stage
-from trimtab.chains.limited_stages import LimitedStages
-from trimtab.chains.limits import StageLimit
 from trimtab.chains.plan import planned
 from trimtab.chains.run_progress import Instance
+from trimtab.chains.stage_limits import LimitedStages, StageLimit
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.live.stage_backend import StageNode

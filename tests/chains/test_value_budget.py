@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trimtab.chains import Session, chain, stage
-from trimtab.chains.limits import StageLimit
+from trimtab.chains.stage_limits import StageLimit
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.errors import UsageError

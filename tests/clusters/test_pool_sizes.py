@@ -13,9 +13,9 @@ import pytest
 
 from support.stage_backends import Bench, demand, on
 from trimtab.chains import Session, chain, stage
+from trimtab.clusters.backends import pool_of, worker_counts
 from trimtab.clusters.pool_sizes import PoolSize, PoolSizes
 from trimtab.clusters.processes import Processes
-from trimtab.clusters.worker_counts import pool_of, worker_counts
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import Argument, StageCode, StageDemand, StageNode
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trimtab.chains.graph import Binding, Chain, Reads, Step, Value
-from trimtab.chains.stages import BUILDER, Stage
-from trimtab.chains.type_checks import check_fits, item_type
+from trimtab.chains.stages import BUILDER, Stage, check_fits, item_type
 from trimtab.errors import ChainError
 
 

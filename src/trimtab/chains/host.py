@@ -1,9 +1,9 @@
 """The host of chains: the live loop decides, a backend runs the stages, a journal remembers.
 
 It lives on one event loop. Everything that happens is told to the decision loop as an event; a turn lets it
-decide. What it starts is made an attempt, or joins a batch. Both return what is to be sent (`Sent`), later what
-has ended (`Ended`), and the host acts: it notes and sends the one, and gives the other to `StageOutcomes`,
-which tells the loop what follows.
+decide. What it starts is made an attempt, or joins a batch. Both return what is to be sent (`Sent`), later
+what has ended (`Ended`), and the host acts: it notes and sends the one, and gives the other to
+`StageOutcomes`, which tells the loop what follows.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 from trimtab.chains.backend_cluster import placed_by_peaks
 from trimtab.chains.decision_loop import DecisionLoop
 from trimtab.chains.host_state import HostState, outcome_of
-from trimtab.chains.limited_stages import LimitedStages
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_defaults import FUSED_S
-from trimtab.chains.run_endings import RunEndings
+from trimtab.chains.run_endings import RunEndings, log_begin
 from trimtab.chains.run_intake import RunIntake
-from trimtab.chains.run_log import log_begin
 from trimtab.chains.run_progress import Instance
-from trimtab.chains.run_state import ChainRun, ItemRun, Sent, StageCounts, State
+from trimtab.chains.run_state import ChainRun, Ended, ItemRun, Sent, StageCounts, State
 from trimtab.chains.shared_states import SharedStates
 from trimtab.chains.stage_attempts import LEAST_S, StageAttempts
 from trimtab.chains.stage_batches import StageBatches
+from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.stage_outcomes import StageOutcomes
 from trimtab.chains.stage_profiles import Profiling
 from trimtab.chains.value_budget import ValueBudget
@@ -256,6 +255,7 @@ class ChainHost:
 
     def _begin(self, item: ItemRun, at: Instance, node: int) -> None:
         """The loop has placed an instance."""
+        begun: Sent | Ended | None
         if self._batches.takes(item.run.plan.steps[at.step]):
             begun = self._batches.begin(item, at, node)
         else:

@@ -14,8 +14,8 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trimtab.chains.output_codec import digests_in
 from trimtab.chains.plan import ChainPlan, PlannedStep
+from trimtab.chains.run_progress import digests_in
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import KeptOutput
 from trimtab.jobs.value_store import ValueStore

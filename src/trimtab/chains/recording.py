@@ -13,9 +13,8 @@ import platformdirs
 
 from trimtab.chains.inputs import sent
 from trimtab.chains.memo import Memo
-from trimtab.chains.output_codec import is_inline, packed, unpacked
 from trimtab.chains.plan import ChainPlan
-from trimtab.chains.run_progress import Instance, Output
+from trimtab.chains.run_progress import Instance, Output, is_inline, packed, unpacked
 from trimtab.chains.run_state import NO_PLACES, ChainRun, Ending, InputPlaces, ItemRun, RunOptions
 from trimtab.chains.run_timeline import shapes_of
 from trimtab.chains.value_refs import ValueRefs

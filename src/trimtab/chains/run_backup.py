@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from trimtab.chains.output_codec import digests_in
 from trimtab.chains.recording import values_of
+from trimtab.chains.run_progress import digests_in
 from trimtab.chains.run_reports import with_journal
 from trimtab.errors import UsageError
 from trimtab.jobs.run_copies import MEMO, OF_RUNS, PAGE_ROWS, Row

@@ -6,13 +6,17 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.run_log import log_end
 from trimtab.chains.run_progress import Instance, Output
 from trimtab.chains.run_state import ChainRun, Ending, ItemRun, PartOutput, State
 from trimtab.live.stage_backend import Ref
 
 if TYPE_CHECKING:
     from trimtab.chains.recording import Recorder
+
+
+import logging
+
+from trimtab.live.stage_backend import Attempt, StageError
 
 
 class RunEndings:
@@ -76,3 +80,38 @@ class RunEndings:
             self._host.refs.let_go([ref])
             run.fetches -= 1
             self.finish_if_over(run)
+
+
+logger = logging.getLogger("trimtab.chains")
+
+
+def log_begin(run: ChainRun) -> None:
+    """A run begins."""
+    logger.info("run %s of %s begins", run.id, run.plan.name, extra=_of(run))
+
+
+def log_end(run: ChainRun) -> None:
+    """A run is over."""
+    counts = ", ".join(f"{count} {state.value}" for state, count in run.endings.items())
+    logger.info("run %s of %s is %s: %s", run.id, run.plan.name, run.state.value, counts, extra=_of(run))
+
+
+def log_failure(item: ItemRun, at: Instance, attempt: Attempt, node: str, error: StageError) -> None:
+    """An attempt has no result. Whether that matters is told at the end of its input."""
+    stage = item.run.plan.steps[at.step].name
+    told = {
+        "input": item.number,
+        "stage": stage,
+        "instance": at.idx,
+        "attempt": attempt.attempt,
+        "node": node,
+    }
+    logger.info(
+        "run %s input %d %s[%d] attempt %d on %s failed: %s",
+        item.run.id, item.number, stage, at.idx, attempt.attempt, node, error,
+        extra={**_of(item.run), **told, "cause": error.cause.value, "trace": error.trace},
+    )  # fmt: skip
+
+
+def _of(run: ChainRun) -> dict[str, str]:
+    return {"run": run.id, "chain": run.plan.name, "tenant": run.options.tenant}

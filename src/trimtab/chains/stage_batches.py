@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.limited_stages import LimitedStages
 from trimtab.chains.plan import PlannedStep
 from trimtab.chains.run_progress import Instance
 from trimtab.chains.run_state import Ended, ItemRun, Sent
+from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.value_budget import ValueBudget
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, Ref, StageError
 from trimtab.live.value_codec import encode

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trimtab.chains.host_state import GIB, HostState
-from trimtab.chains.output_codec import unpacked
-from trimtab.chains.run_endings import RunEndings
-from trimtab.chains.run_log import log_failure
-from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence
+from trimtab.chains.run_endings import RunEndings, log_failure
+from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence, unpacked
 from trimtab.chains.run_state import ChainRun, Ended, Failure, ItemRun
 from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.engine.layout import NOTHING_TO_DO, SKIPPED

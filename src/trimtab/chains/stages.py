@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import typing
@@ -12,10 +13,28 @@ from enum import Enum
 from typing import Any, Protocol
 
 from trimtab.chains.optimise_options import optimise_options
-from trimtab.chains.type_checks import item_type
 from trimtab.errors import ChainError
+from trimtab.live.declared_types import class_of, fits, shown
 from trimtab.live.shared_state import Shared
 from trimtab.live.stage_execution import StageContext
+
+
+def check_fits(given: Any, wanted: Any, where: str) -> None:
+    """Raise ChainError if a value of type `given` can't be meant for `wanted`. What is unknown fits."""
+    if not fits(given, wanted):
+        raise ChainError("a value of another type", field=where, value=shown(given), expected=shown(wanted))
+
+
+def item_type(given: Any, where: str) -> Any:
+    """The type of the items of a list type. Raises ChainError for what has no items."""
+    kind = class_of(given)
+    if given is Any or kind is None:
+        return Any
+    if kind in (str, bytes) or not issubclass(kind, collections.abc.Iterable):
+        raise ChainError("maps over what is no list", field=where, value=shown(given), expected="a list")
+    arguments = typing.get_args(given)
+    return arguments[0] if arguments and not issubclass(kind, collections.abc.Mapping) else Any
+
 
 _FROM_ZERO = (
     "cpu", "gpu", "memory_gib", "backoff_s", "backoff_max_s", "cost_s", "rate_per_s", "speculate",

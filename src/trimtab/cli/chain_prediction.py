@@ -99,7 +99,7 @@ def _nodes(asked: Prediction) -> tuple[list[StageNode], dict[str, float]]:
     """The nodes, and their speeds by name."""
     import os
 
-    from trimtab.clusters.worker_counts import worker_counts
+    from trimtab.clusters.backends import worker_counts
     from trimtab.errors import UsageError
     from trimtab.live.stage_backend import StageNode
 

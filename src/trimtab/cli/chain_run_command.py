@@ -217,8 +217,7 @@ def _is_first(stream: TextIO) -> bool:
 
 
 def _backend(on: str, workers: str) -> StageBackend:
-    from trimtab.clusters.backends import backend
-    from trimtab.clusters.worker_counts import pool_of
+    from trimtab.clusters.backends import backend, pool_of
     from trimtab.errors import UsageError
 
     try:

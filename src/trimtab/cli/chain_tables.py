@@ -15,9 +15,8 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trimtab.chains.line_profiles import LineRow
     from trimtab.chains.run_timeline import RunTimeline
-    from trimtab.chains.stage_profiles import StageProfiles
+    from trimtab.chains.stage_profiles import LineRow, StageProfiles
     from trimtab.live.model_scope import ModelRecord
 
 

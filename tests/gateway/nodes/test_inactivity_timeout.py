@@ -1,4 +1,4 @@
-"""Silence: a freeze is noticed, a long prefill is none."""
+"""ProcessSilence: a freeze is noticed, a long prefill is none."""
 
 import asyncio
 import os

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trimtab.clusters.heartbeats import BEAT_S, CUT_S
 from trimtab.clusters.peak_memory import machine_gib
 from trimtab.clusters.pool_sizes import IDLE_S, PoolSizes
 from trimtab.clusters.processes.large_values import INLINE_BYTES, Spool, make_spool
-from trimtab.clusters.processes.silence import BEAT_S, CUT_S
 from trimtab.clusters.processes.wire import Setup
 from trimtab.clusters.processes.worker_process import WorkerProcess
 from trimtab.errors import UsageError

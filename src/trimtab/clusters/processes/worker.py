@@ -13,9 +13,9 @@ import time
 from types import FrameType
 from typing import Any
 
+from trimtab.clusters.heartbeats import BEAT_S
 from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
 from trimtab.clusters.processes.large_values import Spool
-from trimtab.clusters.processes.silence import BEAT_S
 from trimtab.clusters.processes.wire import Frames, Setup, framed, outcome_message, read_start
 from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
 from trimtab.live.stage_logging import install

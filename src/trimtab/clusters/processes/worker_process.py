@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from trimtab.clusters.heartbeats import ProcessSilence
 from trimtab.clusters.messages import NODE_VARIABLE
-from trimtab.clusters.processes.silence import Silence
 from trimtab.clusters.processes.wire import Frames, Setup, framed, read_outcome, start_message
 from trimtab.clusters.processes.worker import CANCEL
 from trimtab.clusters.worker_queue import WorkerQueue
@@ -60,7 +60,7 @@ class WorkerProcess(asyncio.Protocol):
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", NODE_VARIABLE: node},
             )
-        self.silence = Silence(self.pid, asyncio.get_running_loop().time())
+        self.silence = ProcessSilence(self.pid, asyncio.get_running_loop().time())
         loop = asyncio.get_running_loop()
         try:
             self._transport, _ = await loop.create_connection(lambda: self, sock=ours)

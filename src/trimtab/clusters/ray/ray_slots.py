@@ -19,10 +19,10 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
 from trimtab.clusters.ray.node_actor import NodeActor
-from trimtab.clusters.ray.pulse import BEAT_S, CUT_BEATS, Pulse
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import StageNode
@@ -159,7 +159,7 @@ class RayProgram:
         self._slots, self._node, self._lost = slots, node, lost
         self._is_over = self._is_plain = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pulse = Pulse(lambda: self._actor.ping.remote(), lambda _: None, lambda _: None)
+        self._pulse = ActorPulse(lambda: self._actor.ping.remote(), lambda _: None, lambda _: None)
 
     async def start(self, python: str, *, lock: Path | None, preload: Sequence[str], grace_s: float) -> None:
         """Start the program. Raises OSError."""

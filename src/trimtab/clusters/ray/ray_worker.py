@@ -10,9 +10,9 @@ from typing import Any
 import ray
 from ray import exceptions
 
+from trimtab.clusters.heartbeats import CUT_BEATS, ActorPulse
 from trimtab.clusters.messages import read_outcome_fields
 from trimtab.clusters.ray.object_values import Message
-from trimtab.clusters.ray.pulse import CUT_BEATS, Pulse
 from trimtab.clusters.worker_queue import WorkerQueue
 from trimtab.live.stage_backend import Attempt, Cause, Outcome, StageError
 
@@ -37,7 +37,7 @@ class RayWorker:
         self.reads: dict[Attempt, tuple[int, ...]] = {}  # bundles of the attempts that it has
         self.pid = 0
         self._cause = StageError(Cause.WORKER_LOST)
-        self.pulse = Pulse(self._ask, lambda _: self._reach(True), self._unanswered)
+        self.pulse = ActorPulse(self._ask, lambda _: self._reach(True), self._unanswered)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks, self._still_beats = -1, 0
         self.is_alive = self.is_reachable = True
@@ -90,7 +90,7 @@ class RayWorker:
     def note_ticks(self, ticks: int) -> None:
         """Its process has used so much processor time. A silent one that uses none is out of reach.
 
-        Silence alone is no sign: a stage may hold the interpreter in C code. It uses the processor then.
+        ProcessSilence alone is no sign: a stage may hold the interpreter in C code. It uses the processor then.
         """
         is_still = self.pulse.missed > 0 and 0 <= ticks == self._ticks
         self._ticks, self._still_beats = ticks, self._still_beats + 1 if is_still else 0

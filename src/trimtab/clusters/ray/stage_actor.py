@@ -14,9 +14,9 @@ from typing import Any
 
 import ray
 
+from trimtab.clusters.heartbeats import ticks_used
 from trimtab.clusters.messages import NODE_VARIABLE, outcome_fields, read_attempt
 from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
-from trimtab.clusters.processes.silence import ticks_used
 from trimtab.live.stage_backend import Cause, Outcome, Ref, StageError, digest_of
 from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
 from trimtab.live.stage_logging import install

@@ -13,15 +13,44 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.pool_sizes import PoolSizes
 from trimtab.clusters.ray import worker_placement
 from trimtab.clusters.ray.connection import Machine, head_address, machines, own_machine_id
-from trimtab.clusters.ray.head_watch import HeadWatch
-from trimtab.clusters.ray.pulse import BEAT_S, CUT_BEATS, Pulse
 from trimtab.clusters.ray.ray_worker import RayWorker
 from trimtab.clusters.ray.stage_actor import CONTROL, MachineWatch, StageWorker
 from trimtab.errors import ClusterLost, UsageError
 from trimtab.live.stage_backend import Cause, NodeChange, StageCode, StageDemand, StageError, StageNode
+
+GONE_BEATS: Final = 45  # without an answer: it does not come back in time. Ray ends processes after 60 s
+
+
+class HeadWatch:
+    """Connects to the head once a beat. An unknown address, as through Ray's client, is never gone."""
+
+    def __init__(self, address: tuple[str, int] | None) -> None:
+        self._address = address
+        self.is_refused = False  # its machine answers, and nothing listens there
+        self.pulse = ActorPulse(self._connect, self._answered, self._failed)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has not answered for long."""
+        return self.pulse.missed >= GONE_BEATS
+
+    async def _connect(self) -> None:
+        if self._address is None:
+            return
+        async with asyncio.timeout(BEAT_S):
+            _, writer = await asyncio.open_connection(*self._address)
+        writer.close()
+
+    def _answered(self, _: None) -> None:
+        self.is_refused = False
+
+    def _failed(self, error: Exception) -> None:
+        self.is_refused = isinstance(error, ConnectionRefusedError)
+
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +88,7 @@ class Pools:
         self._starting = [0] * len(nodes)
         self.workers: list[list[RayWorker]] = [[] for _ in nodes]
         self.machines: list[str] = []  # of each node
-        self._watches: dict[str, tuple[str, Any, Pulse]] = {}  # by name of the machine: id, actor
+        self._watches: dict[str, tuple[str, Any, ActorPulse]] = {}  # by name of the machine: id, actor
         self._cut: set[str] = set()
         self._n_copied = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,7 +201,7 @@ class Pools:
         def failed(error: Exception) -> None:
             logger.debug("machine %s does not answer: %s", machine.name, error)
 
-        self._watches[machine.name] = machine.id, watch, Pulse(ask, told, failed)
+        self._watches[machine.name] = machine.id, watch, ActorPulse(ask, told, failed)
 
     def copied(self, found: Any, machine: str) -> tuple[Any, Any, str] | None:
         """What tells that a copy is made, the copy, and its machine; None = there is no other machine."""
@@ -259,7 +288,7 @@ class Pools:
             self._judge_cluster()
             await asyncio.sleep(BEAT_S)
 
-    def _judge(self, machine: str, pulse: Pulse) -> None:
+    def _judge(self, machine: str, pulse: ActorPulse) -> None:
         """A machine is out of reach if neither it nor a worker there answers: a late ping alone is none."""
         missed = [pulse.missed, *(worker.pulse.missed for worker in self._on_machine(machine))]
         if machine not in self._cut and min(missed) >= CUT_BEATS:

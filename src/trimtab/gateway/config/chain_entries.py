@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
-from trimtab.clusters.worker_counts import worker_counts
+from trimtab.clusters.backends import worker_counts
 from trimtab.gateway.config.types import PolicySpec, in_folder
 from trimtab.validation.base import Spec
 

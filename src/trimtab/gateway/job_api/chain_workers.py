@@ -15,8 +15,7 @@ from trimtab.chains.graph import Chain
 from trimtab.chains.inputs import checked_input
 from trimtab.chains.metrics_server import exposition
 from trimtab.chains.session import RunHandle, Session
-from trimtab.clusters.backends import backend
-from trimtab.clusters.worker_counts import pool_of
+from trimtab.clusters.backends import backend, pool_of
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.chain_entries import ChainEntry
 
