@@ -11,7 +11,7 @@ import pytest
 
 from trimtab.chains import State, chain, run, stage
 from trimtab.chains.plan import planned
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.stage_limits import LimitedStages, StageLimit
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
@@ -86,7 +86,7 @@ class Input(SimpleNamespace):
 
     __hash__ = object.__hash__
 
-    def row(self, _: Instance) -> int:
+    def row(self, _: StageInstance) -> int:
         return int(self.number)
 
 
@@ -110,12 +110,12 @@ class Host(SimpleNamespace):
     def now_s(self) -> float:
         return float(self.at_s)
 
-    def is_waiting(self, item: Any, _: Instance) -> bool:
+    def is_waiting(self, item: Any, _: StageInstance) -> bool:
         return item.number not in self.over
 
 
-ONLY = Instance(0, 0)
-INSTANCES = [Instance(0, k) for k in range(3)]
+ONLY = StageInstance(0, 0)
+INSTANCES = [StageInstance(0, k) for k in range(3)]
 
 
 def test_turns_that_a_cancelled_run_had_go_to_the_next_ones() -> None:

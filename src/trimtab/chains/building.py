@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trimtab.chains.graph import Binding, Chain, Reads, Step, Value
+from trimtab.chains.graph import Binding, Chain, Reads, StageCall, Value
 from trimtab.chains.stages import BUILDER, Stage, check_fits, item_type
 from trimtab.errors import ChainError
 
@@ -16,7 +16,7 @@ class Builder:
     """The steps of a chain that is being built."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.steps = name, list[Step]()
+        self.name, self.steps = name, list[StageCall]()
 
     def add(
         self, stage: Stage, bindings: Sequence[Binding], condition: Value | None, name: str = ""
@@ -30,7 +30,7 @@ class Builder:
         number = 2
         while unique in taken:
             unique, number = f"{wanted}_{number}", number + 1
-        step = Step(unique, stage, tuple(bindings), condition)
+        step = StageCall(unique, stage, tuple(bindings), condition)
         self._check(step)
         self.steps.append(step)
         return Value(unique, (), step.is_map, stage.hints.get("return", Any))
@@ -57,7 +57,7 @@ class Builder:
             bindings.append(_binding(name, given, Reads.EACH if each else Reads.WHOLE))
         return self.add(stage, bindings, condition)
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: StageCall) -> None:
         where, whole = f"{self.name}.{step.name}", dict[str, Reads]()
         for binding in step.bindings:
             value = binding.value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.chains.plan import ChainPlan, PlannedStep
+from trimtab.chains.plan import ChainPlan, PlannedStage
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import StageNode
@@ -59,11 +59,11 @@ def _check_names(plan: ChainPlan, costs: ChainCosts) -> None:
             raise UsageError("no such stage", field=plan.name, value=name, expected=", ".join(known))
 
 
-def _service_s(step: PlannedStep, costs: ChainCosts) -> float:
+def _service_s(step: PlannedStage, costs: ChainCosts) -> float:
     return costs.service_s.get(step.name, step.stage.stage_options.cost_s)
 
 
-def _stand_in(step: PlannedStep, costs: ChainCosts) -> StandIn:
+def _stand_in(step: PlannedStage, costs: ChainCosts) -> StandIn:
     stage, each_s = step.stage, _service_s(step, costs)
     size, count = stage.stage_options.size, costs.items.get(step.name, 1)
 

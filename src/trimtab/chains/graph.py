@@ -77,7 +77,7 @@ class Binding:
 
 
 @dataclass(frozen=True)
-class Step:
+class StageCall:
     """One use of a stage in a chain."""
 
     name: str
@@ -100,11 +100,11 @@ class Chain:
 
     name: str
     inputs: Mapping[str, Any]
-    steps: tuple[Step, ...]
+    steps: tuple[StageCall, ...]
     output: Any  # a Value, or a tuple, list or dict of values
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> StageCall:
         """The step of this name."""
         return next(step for step in self.steps if step.name == name)
 

@@ -23,7 +23,7 @@ from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_defaults import FUSED_S
 from trimtab.chains.run_endings import RunEndings, log_begin
 from trimtab.chains.run_intake import RunIntake
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ChainRun, Ended, ItemRun, Sent, StageCounts, State
 from trimtab.chains.shared_states import SharedStates
 from trimtab.chains.stage_attempts import LEAST_S, StageAttempts
@@ -253,7 +253,7 @@ class ChainHost:
 
     # Attempts.
 
-    def _begin(self, item: ItemRun, at: Instance, node: int) -> None:
+    def _begin(self, item: ItemRun, at: StageInstance, node: int) -> None:
         """The loop has placed an instance."""
         begun: Sent | Ended | None
         if self._batches.takes(item.run.plan.steps[at.step]):

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trimtab.chains.decision_loop import DecisionLoop
-from trimtab.chains.plan import ChainPlan, PlannedStep
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.plan import ChainPlan, PlannedStage
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ChainRun, ItemRun
 from trimtab.chains.stage_profiles import Profiling, profiled
 from trimtab.chains.value_refs import ValueRefs
@@ -53,7 +53,7 @@ class HostState:
         self.refs = ValueRefs(backend)
         self.recorder: Recorder | None = None
         self.runs: dict[str, ChainRun] = {}
-        self.owners: dict[int, tuple[ItemRun, Instance]] = {}  # of rows of stages
+        self.owners: dict[int, tuple[ItemRun, StageInstance]] = {}  # of rows of stages
         self.items: dict[int, ItemRun] = {}  # by the rows of their runs
         self.is_closing = False
         self.arrived: Counter[str] = Counter()  # instances that became ready, by the names of their codes
@@ -73,11 +73,11 @@ class HostState:
         self.defaults = {step.code_name: await self.backend.put(step.default) for step in self.steps}
 
     @property
-    def steps(self) -> list[PlannedStep]:
+    def steps(self) -> list[PlannedStage]:
         """The stages of all plans."""
         return [step for plan in self.plans for step in plan.steps]
 
-    def class_of(self, step: PlannedStep) -> int:
+    def class_of(self, step: PlannedStage) -> int:
         """The class of a stage in the loop."""
         return self._class_of[step.code_name]
 
@@ -106,16 +106,16 @@ class HostState:
         """Whether the loop has not ended the run of an input."""
         return self.items.get(item.place.row) is item
 
-    def is_waiting(self, item: ItemRun, at: Instance) -> bool:
+    def is_waiting(self, item: ItemRun, at: StageInstance) -> bool:
         """Whether an instance that became ready still has to be served."""
         return self.is_in_flight(item) and at not in item.attempts
 
     def own(self, item: ItemRun, step: int, count: int) -> None:
         """The instances of a stage have rows."""
         for i in range(count):
-            self.owners[item.first_rows[step] + i] = item, Instance(step, i)
+            self.owners[item.first_rows[step] + i] = item, StageInstance(step, i)
 
-    def arguments(self, item: ItemRun, at: Instance) -> list[Argument]:
+    def arguments(self, item: ItemRun, at: StageInstance) -> list[Argument]:
         """The arguments of an instance whose inputs are all over."""
         read = item.progress.arguments(at)
         read += self._constants[item.run.plan.steps[at.step].code_name]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trimtab.chains.graph import Chain
-from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep
+from trimtab.chains.plan import INPUT, ChainPlan, PlannedStage
 from trimtab.chains.run_progress import GivenInputs
 from trimtab.errors import UsageError
 from trimtab.live.declared_types import misfit, shown
@@ -56,7 +56,7 @@ def sizes(plan: ChainPlan, inputs: Mapping[str, Any]) -> list[float]:
     return [_size(step, inputs) for step in plan.steps]
 
 
-def _size(step: PlannedStep, inputs: Mapping[str, Any]) -> float:
+def _size(step: PlannedStage, inputs: Mapping[str, Any]) -> float:
     name = step.stage.stage_options.size
     for argument in step.arguments if name else ():
         source = argument.source

@@ -14,7 +14,7 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trimtab.chains.plan import ChainPlan, PlannedStep
+from trimtab.chains.plan import ChainPlan, PlannedStage
 from trimtab.chains.run_progress import digests_in
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import KeptOutput
@@ -49,7 +49,7 @@ class Memo:
         if self._eviction is not None:
             await self._eviction
 
-    def key(self, step: PlannedStep, arguments: Sequence[Argument]) -> str:
+    def key(self, step: PlannedStage, arguments: Sequence[Argument]) -> str:
         """The key of a call; "" = its stage is not deterministic."""
         printed = self._prints.get(step.code_name)
         return "" if printed is None else key_of(printed, arguments)
@@ -100,7 +100,7 @@ def _digest(ref: Ref | None) -> str:
     return "" if ref is None else ref.digest
 
 
-def fingerprint(step: PlannedStep) -> bytes:
+def fingerprint(step: PlannedStage) -> bytes:
     """The identity of a stage's results besides its inputs: its code and its declared version.
 
     Changes in functions that it calls are not seen: declare another `version` then.

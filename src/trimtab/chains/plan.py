@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from trimtab.chains.building import values_in
-from trimtab.chains.graph import Binding, Chain, Reads, Step, Value
+from trimtab.chains.graph import Binding, Chain, Reads, StageCall, Value
 from trimtab.chains.stages import Kind, Stage
 from trimtab.domain.chain_templates import StageSpec
 from trimtab.domain.chains import Flow, OnStageFailure
@@ -43,7 +43,7 @@ class PlannedArgument:
 
 
 @dataclass(frozen=True)
-class PlannedStep:
+class PlannedStage:
     """A stage of a chain, by number."""
 
     name: str
@@ -70,7 +70,7 @@ class ChainPlan:
     """A chain with numbered stages."""
 
     chain: Chain
-    steps: tuple[PlannedStep, ...]
+    steps: tuple[PlannedStage, ...]
     input_splits: tuple[tuple[str, Path], ...]
 
     @property
@@ -173,7 +173,7 @@ def planned(chain: Chain) -> ChainPlan:
     return ChainPlan(chain, tuple(steps), tuple(input_splits))
 
 
-def _planned_step(chain: Chain, step: Step, source_of: Any, tests: list[list[Path]]) -> PlannedStep:
+def _planned_step(chain: Chain, step: StageCall, source_of: Any, tests: list[list[Path]]) -> PlannedStage:
     arguments = tuple(_argument(chain, step, binding, source_of) for binding in step.bindings)
     condition, test = None, -1
     if step.condition is not None:
@@ -182,7 +182,7 @@ def _planned_step(chain: Chain, step: Step, source_of: Any, tests: list[list[Pat
         if condition.step != INPUT:
             test = _position(tests[condition.step], condition.path)
     options = step.stage.stage_options
-    planned = PlannedStep(
+    planned = PlannedStage(
         step.name, step.stage, arguments, condition, test, step.is_map, (), (), {},
         _encoded(options.default, f"{chain.name}.{step.name}.default"), f"{chain.name}/{step.name}",
     )  # fmt: skip
@@ -199,7 +199,7 @@ def _planned_step(chain: Chain, step: Step, source_of: Any, tests: list[list[Pat
     return replace(planned, after=after)
 
 
-def _argument(chain: Chain, step: Step, binding: Binding, source_of: Any) -> PlannedArgument:
+def _argument(chain: Chain, step: StageCall, binding: Binding, source_of: Any) -> PlannedArgument:
     if binding.value is None:
         where = f"{chain.name}.{step.name}.{binding.parameter}"
         return PlannedArgument(binding.parameter, None, _encoded(binding.constant, where))
@@ -221,7 +221,7 @@ def _encoded(value: Any, where: str) -> bytes:
         ) from None
 
 
-def _code_of(chain: str, step: PlannedStep) -> StageCode:
+def _code_of(chain: str, step: PlannedStage) -> StageCode:
     stage, options = step.stage, step.stage.stage_options
     if stage.is_batched:
         _check_batched(f"{chain}.{step.name}", step)
@@ -241,7 +241,7 @@ def _code_of(chain: str, step: PlannedStep) -> StageCode:
     )
 
 
-def _check_batched(where: str, step: PlannedStep) -> None:
+def _check_batched(where: str, step: PlannedStage) -> None:
     """Raise ChainError for what a call that serves several instances cannot do."""
     if step.splits or step.tests:
         problem = "is batched, and its output is mapped over or a condition"

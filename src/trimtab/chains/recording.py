@@ -14,7 +14,7 @@ import platformdirs
 from trimtab.chains.inputs import sent
 from trimtab.chains.memo import Memo
 from trimtab.chains.plan import ChainPlan
-from trimtab.chains.run_progress import Instance, Output, is_inline, packed, unpacked
+from trimtab.chains.run_progress import Output, StageInstance, is_inline, packed, unpacked
 from trimtab.chains.run_state import NO_PLACES, ChainRun, Ending, InputPlaces, ItemRun, RunOptions
 from trimtab.chains.run_timeline import shapes_of
 from trimtab.chains.value_refs import ValueRefs
@@ -157,13 +157,13 @@ class Recorder:
         step_of = {step.name: k for k, step in enumerate(run.plan.steps)}
         for result in await self.journal.results(run.id):
             if result.stage in step_of:
-                at = Instance(step_of[result.stage], result.instance)
+                at = StageInstance(step_of[result.stage], result.instance)
                 output = unpacked(result.output)
                 if all(ref.data is not None or self._store.has(ref.digest) for ref in output.refs):
                     run.known[result.number, at] = output
         for attempt in await self.journal.attempts(run.id):
             if attempt.stage in step_of:
-                at = Instance(step_of[attempt.stage], attempt.instance)
+                at = StageInstance(step_of[attempt.stage], attempt.instance)
                 tried = run.tried.setdefault(attempt.number, {})
                 tried[at] = max(tried.get(at, 0), attempt.attempt)
         inputs = []
@@ -186,7 +186,7 @@ class Recorder:
     def note_attempt(
         self,
         item: ItemRun,
-        at: Instance,
+        at: StageInstance,
         attempt: Attempt,
         node: str,
         durable: Callable[[], None] | None = None,
@@ -197,7 +197,7 @@ class Recorder:
         self.journal.note_attempt(item.run.id, record, durable)
 
     def note_result(
-        self, item: ItemRun, at: Instance, attempt: Attempt, node: str, output: Output, outcome: Outcome
+        self, item: ItemRun, at: StageInstance, attempt: Attempt, node: str, output: Output, outcome: Outcome
     ) -> None:
         """An instance has its result. Large values go to the store first."""
         large = [ref for ref in output.refs if not is_inline(ref) and ref.digest not in self._stored]

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.run_progress import Instance, Output
+from trimtab.chains.run_progress import Output, StageInstance
 from trimtab.chains.run_state import ChainRun, Ending, ItemRun, PartOutput, State
 from trimtab.live.stage_backend import Ref
 
@@ -58,7 +58,7 @@ class RunEndings:
         finally:
             run.fail(error)
 
-    def tell_part(self, item: ItemRun, at: Instance, output: Output) -> None:
+    def tell_part(self, item: ItemRun, at: StageInstance, output: Output) -> None:
         """Tell the output of an instance to a run that wants parts of its output while it runs."""
         run, ref = item.run, output.whole
         if run.part is None or at.step not in run.plan.output_steps:
@@ -70,7 +70,7 @@ class RunEndings:
         self._host.refs.hold([ref])
         self._host.spawn(self._fetched_part(run, item.number, at, ref))
 
-    async def _fetched_part(self, run: ChainRun, number: int, at: Instance, ref: Ref) -> None:
+    async def _fetched_part(self, run: ChainRun, number: int, at: StageInstance, ref: Ref) -> None:
         try:
             with contextlib.suppress(Exception):  # the end of its input tells what is lost
                 data = await self._host.bytes_of(ref)
@@ -96,7 +96,7 @@ def log_end(run: ChainRun) -> None:
     logger.info("run %s of %s is %s: %s", run.id, run.plan.name, run.state.value, counts, extra=_of(run))
 
 
-def log_failure(item: ItemRun, at: Instance, attempt: Attempt, node: str, error: StageError) -> None:
+def log_failure(item: ItemRun, at: StageInstance, attempt: Attempt, node: str, error: StageError) -> None:
     """An attempt has no result. Whether that matters is told at the end of its input."""
     stage = item.run.plan.steps[at.step].name
     told = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.chains.host_state import HostState
 from trimtab.chains.inputs import given_inputs, sizes
-from trimtab.chains.plan import PlannedStep
+from trimtab.chains.plan import PlannedStage
 from trimtab.chains.run_endings import RunEndings
 from trimtab.chains.run_progress import FlowShape, Mismatch, Progress, flow_shape
 from trimtab.chains.run_state import ChainRun, Ending, Failure, ItemRun, State
@@ -94,7 +94,7 @@ class RunIntake:
         host.wake()
         return True
 
-    def _needs(self, step: PlannedStep, count: int, size: float) -> StageNeeds:
+    def _needs(self, step: PlannedStage, count: int, size: float) -> StageNeeds:
         c, costs = self._host.class_of(step), self._host.loop.costs
         return StageNeeds(c, max(1, count), size, costs.output_gib(c), NO_MODEL, costs.count(c))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from trimtab.chains.plan import INPUT, ChainPlan, PlannedStep, Source
+from trimtab.chains.plan import INPUT, ChainPlan, PlannedStage, Source
 from trimtab.domain.chains import Flow
 from trimtab.live.stage_backend import Argument, Ref
 
@@ -29,7 +29,7 @@ class Output(NamedTuple):
         return [self.whole, *(ref for items in self.splits for ref in items)]
 
 
-class Instance(NamedTuple):
+class StageInstance(NamedTuple):
     """An instance of a stage in a run."""
 
     step: int
@@ -93,7 +93,7 @@ class Progress:
     counts: list[int] = field(init=False)
     is_known: list[bool] = field(init=False)  # whether the count is final
     outputs: list[list[Output | None]] = field(init=False)
-    _left_out: set[Instance] = field(init=False, default_factory=set)  # of maps that were taken
+    _left_out: set[StageInstance] = field(init=False, default_factory=set)  # of maps that were taken
     _missing: list[int] = field(init=False)
     _missing_each: list[list[int]] = field(init=False)
 
@@ -111,11 +111,13 @@ class Progress:
         ]
         self._missing_each = [[self.shape.n_each[k]] * max(1, n) for k, n in enumerate(self.counts)]
 
-    def first_ready(self) -> list[Instance]:
+    def first_ready(self) -> list[StageInstance]:
         """The instances that read no other stage."""
         return [at for k, step in enumerate(self.plan.steps) if not step.after for at in self.instances(k)]
 
-    def done(self, at: Instance, output: Output | None, *, is_left_out: bool = False) -> list[Instance]:
+    def done(
+        self, at: StageInstance, output: Output | None, *, is_left_out: bool = False
+    ) -> list[StageInstance]:
         """An instance is over; None = without an output. Returns the instances that are ready now.
 
         What reads all of a map is given the others of an instance that is left out.
@@ -128,7 +130,7 @@ class Progress:
             if flow is Flow.EACH:
                 self._missing_each[m][at.idx] -= 1
                 if self._missing_each[m][at.idx] == 0 and self._missing[m] == 0:
-                    ready.append(Instance(m, at.idx))
+                    ready.append(StageInstance(m, at.idx))
             else:
                 self._missing[m] -= 1
                 if self._missing[m] == 0:
@@ -164,7 +166,7 @@ class Progress:
                 if flow is Flow.ALL:
                     self._missing[successor] += many - 1
 
-    def presence(self, at: Instance) -> Presence:
+    def presence(self, at: StageInstance) -> Presence:
         """Whether a ready instance is to be served: only if PRESENT.
 
         EMPTY: there is no item for it, its own input is left out, or its own condition is false.
@@ -178,7 +180,7 @@ class Progress:
             found = min(found, self._tested(step, step.condition, at.idx))
         return found if has_item else min(found, Presence.EMPTY)
 
-    def _tested(self, step: PlannedStep, condition: Source, index: int) -> Presence:
+    def _tested(self, step: PlannedStage, condition: Source, index: int) -> Presence:
         if self._holds(step, condition, index):
             return Presence.PRESENT
         return Presence.EMPTY if condition.each else Presence.ABSENT
@@ -187,19 +189,19 @@ class Progress:
         if flow is Flow.EACH:
             if self.outputs[before][index] is not None:
                 return Presence.PRESENT
-            return Presence.EMPTY if Instance(before, index) in self._left_out else Presence.ABSENT
+            return Presence.EMPTY if StageInstance(before, index) in self._left_out else Presence.ABSENT
         is_there = any(output is not None for output in self.outputs[before])
         is_list = is_there or any(at.step == before for at in self._left_out)
         return Presence.PRESENT if is_list else Presence.ABSENT
 
-    def _holds(self, step: PlannedStep, condition: Source, index: int) -> bool:
+    def _holds(self, step: PlannedStage, condition: Source, index: int) -> bool:
         if condition.step == INPUT:
             return (condition.parameter, condition.path) in self.given.true_conditions
         outputs = self.outputs[condition.step]
         chosen = [outputs[index]] if condition.each else outputs
         return any(output is not None and output.tests[step.test] for output in chosen)
 
-    def arguments(self, at: Instance) -> list[Argument]:
+    def arguments(self, at: StageInstance) -> list[Argument]:
         """The arguments of an instance whose inputs are all over; constants are not among them."""
         step = self.plan.steps[at.step]
         return [
@@ -229,7 +231,7 @@ class Progress:
         output = outputs[index if source.each else 0]
         return Argument(name, (None if output is None else output.whole,), False, source.path)
 
-    def _count_from_inputs(self, step: PlannedStep) -> int | None:
+    def _count_from_inputs(self, step: PlannedStage) -> int | None:
         counts = {len(self.given.splits[s.split]) for s in step.sources if s.step == INPUT and s.split >= 0}
         if len(counts) > 1:
             raise Mismatch(f"{step.name} maps over lists of {' and '.join(map(str, sorted(counts)))} items")
@@ -241,9 +243,9 @@ class Progress:
             raise Mismatch(f"{name} maps over lists of {self.counts[step]} and {count} items")
         self.counts[step], self.is_known[step] = count, True
 
-    def instances(self, step: int) -> list[Instance]:
+    def instances(self, step: int) -> list[StageInstance]:
         """The instances of a stage; a map over no items has one, which is not served."""
-        return [Instance(step, i) for i in range(max(1, self.counts[step]))]
+        return [StageInstance(step, i) for i in range(max(1, self.counts[step]))]
 
 
 INLINE_BYTES: Final = 16_384  # larger values go to the store

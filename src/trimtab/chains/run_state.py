@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from trimtab.chains.plan import ChainPlan
-from trimtab.chains.run_progress import Instance, Output, Progress
+from trimtab.chains.run_progress import Output, Progress, StageInstance
 from trimtab.engine.live_runs import EnteredRun
 from trimtab.live.stage_backend import Attempt, Following, Outcome, Ref, StageError
 from trimtab.words import counted
@@ -133,34 +133,34 @@ class ItemRun:
     entered_s: float
     first_rows: list[int]
     sizes: list[float]  # of the work of each stage
-    attempts: dict[Instance, Attempt] = field(default_factory=dict)  # that backends have
-    copies: dict[Instance, Copy] = field(default_factory=dict)
-    served: dict[Instance, Ended] = field(default_factory=dict)  # behind others, until they are ready
-    tried: dict[Instance, int] = field(default_factory=dict)  # attempts begun
-    raised: dict[Instance, int] = field(default_factory=dict)  # of these, ended by the stage's own error
+    attempts: dict[StageInstance, Attempt] = field(default_factory=dict)  # that backends have
+    copies: dict[StageInstance, Copy] = field(default_factory=dict)
+    served: dict[StageInstance, Ended] = field(default_factory=dict)  # behind others, until they are ready
+    tried: dict[StageInstance, int] = field(default_factory=dict)  # attempts begun
+    raised: dict[StageInstance, int] = field(default_factory=dict)  # of these, ended by the stage's own error
     refs: list[Ref] = field(default_factory=list)  # all values that it holds
     failure: Failure | None = None
-    memo_keys: dict[Instance, str] = field(default_factory=dict)  # of calls whose result may be kept
+    memo_keys: dict[StageInstance, str] = field(default_factory=dict)  # of calls whose result may be kept
     saves: int = 0  # values that are on their way to the store
     ending: Ending | None = None  # waits for them
 
-    def row(self, at: Instance) -> int:
+    def row(self, at: StageInstance) -> int:
         """The row of an instance."""
         return self.first_rows[at.step] + at.idx
 
-    def after(self, at: Instance) -> Instance | None:
+    def after(self, at: StageInstance) -> StageInstance | None:
         """The instance that may run after this one in the same attempt."""
         step = self.run.plan.following[at.step]
-        return None if step < 0 else Instance(step, at.idx)
+        return None if step < 0 else StageInstance(step, at.idx)
 
-    def in_turn(self, at: Instance, attempt: Attempt) -> list[Instance]:
+    def in_turn(self, at: StageInstance, attempt: Attempt) -> list[StageInstance]:
         """The instance of an attempt, and those of the attempts that follow it."""
         found = [at]
         for _ in attempt.in_turn[1:]:
-            found.append(Instance(self.run.plan.following[found[-1].step], at.idx))
+            found.append(StageInstance(self.run.plan.following[found[-1].step], at.idx))
         return found
 
-    def new_attempt(self, at: Instance, then: Following | None = None) -> Attempt:
+    def new_attempt(self, at: StageInstance, then: Following | None = None) -> Attempt:
         """The next attempt at an instance, and what follows it. It counts as begun."""
         step = self.run.plan.steps[at.step]
         number = self.tried[at] = self.tried.get(at, 0) + 1
@@ -172,7 +172,7 @@ class Sent(NamedTuple):
     """What a backend is given in one call: an attempt at an instance, or a batch of several."""
 
     node: int
-    members: Sequence[tuple[ItemRun, Instance, Attempt]]
+    members: Sequence[tuple[ItemRun, StageInstance, Attempt]]
     is_batch: bool = False
 
 
@@ -180,7 +180,7 @@ class Ended(NamedTuple):
     """An attempt at an instance has ended, on a node."""
 
     item: ItemRun
-    at: Instance
+    at: StageInstance
     attempt: Attempt
     node: int
     outcome: Outcome
@@ -208,8 +208,8 @@ class ChainRun:
     items: dict[int, ItemRun] = field(default_factory=dict)  # in the loop
     counts: list[StageCounts] = field(default_factory=list)  # [stages]
     endings: Counter[State] = field(default_factory=Counter)
-    known: dict[tuple[int, Instance], Output] = field(default_factory=dict)  # of an earlier process, by input
-    tried: dict[int, dict[Instance, int]] = field(default_factory=dict)  # attempts before, by input
+    known: dict[tuple[int, StageInstance], Output] = field(default_factory=dict)  # outputs before, by input
+    tried: dict[int, dict[StageInstance, int]] = field(default_factory=dict)  # attempts before, by input
     fetches: int = 0  # parts that are on their way
     done_before: set[int] = field(default_factory=set)  # inputs that were over in an earlier process
     failed_before: dict[int, str] = field(default_factory=dict)  # inputs that failed in an earlier process

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import Copy, Ended, ItemRun, Sent
 from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.value_budget import ValueBudget
@@ -28,7 +28,7 @@ class StageAttempts:
         self._host, self._budget, self._limits = host, budget, limits
         self._fusion = Fusion(host, fuse_s)
 
-    def begin(self, item: ItemRun, at: Instance, node: int) -> Sent | Ended | None:
+    def begin(self, item: ItemRun, at: StageInstance, node: int) -> Sent | Ended | None:
         """What to send for an instance that the loop has placed; its end, if it is known; None: it waits."""
         if self._budget.holds_back(item, at):
             self._limits.pass_by(item, at)
@@ -114,12 +114,12 @@ class StageAttempts:
         item.copies[at] = Copy(attempt, other, expected_s)
         return Sent(other, [(item, at, attempt)])
 
-    def _forget_copy(self, item: ItemRun, at: Instance) -> None:
+    def _forget_copy(self, item: ItemRun, at: StageInstance) -> None:
         """An instance is over, or its second attempt is."""
         if (copy := item.copies.pop(at, None)) is not None:
             self._host.loop.add_load(copy.node, -1, -copy.expected_s)
 
-    def _goes_on(self, item: ItemRun, at: Instance, failed: Attempt) -> bool:
+    def _goes_on(self, item: ItemRun, at: StageInstance, failed: Attempt) -> bool:
         """Whether another attempt at the instance still runs. It takes the place of the failed one."""
         if (copy := item.copies.get(at)) is None or copy.attempt is item.attempts[at]:
             return False
@@ -129,7 +129,7 @@ class StageAttempts:
             item.attempts[at] = copy.attempt
         return True
 
-    def _end_others(self, item: ItemRun, at: Instance, ended: Attempt) -> None:
+    def _end_others(self, item: ItemRun, at: StageInstance, ended: Attempt) -> None:
         """Cancel the other attempt at an instance that is over."""
         if (copy := item.copies.get(at)) is not None:
             for attempt in {item.attempts[at], copy.attempt} - {ended}:
@@ -137,7 +137,7 @@ class StageAttempts:
             self._forget_copy(item, at)
 
 
-def _is_awaited(item: ItemRun, at: Instance, attempt: Attempt) -> bool:
+def _is_awaited(item: ItemRun, at: StageInstance, attempt: Attempt) -> bool:
     """Whether the outcome of an attempt counts."""
     if item.attempts.get(at) is attempt:
         return True
@@ -155,7 +155,7 @@ class Fusion:
     def __init__(self, host: HostState, below_s: float) -> None:
         self._host, self._below_s = host, below_s
 
-    def new_attempt(self, item: ItemRun, at: Instance, node: int) -> Attempt:
+    def new_attempt(self, item: ItemRun, at: StageInstance, node: int) -> Attempt:
         """The next attempt at an instance, with those that follow it. They count as begun."""
         following: Following | None = None
         for member in reversed(self._after(item, at, node)):
@@ -164,9 +164,9 @@ class Fusion:
         attempt = item.attempts[at] = item.new_attempt(at, following)
         return attempt
 
-    def _after(self, item: ItemRun, at: Instance, node: int) -> list[Instance]:
+    def _after(self, item: ItemRun, at: StageInstance, node: int) -> list[StageInstance]:
         """The instances that run with this one."""
-        found: list[Instance] = []
+        found: list[StageInstance] = []
         if self._is_short(item, at, node):
             after = item.after(at)
             while after is not None and self._is_short(item, after, node):
@@ -174,13 +174,13 @@ class Fusion:
                 after = item.after(after)
         return found
 
-    def _is_short(self, item: ItemRun, at: Instance, node: int) -> bool:
+    def _is_short(self, item: ItemRun, at: StageInstance, node: int) -> bool:
         if item.tried.get(at, 0) or (item.number, at) in item.run.known:
             return False
         c = self._host.class_of(item.run.plan.steps[at.step])
         return self._host.loop.costs.expected_s(c, node, item.sizes[at.step]) < self._below_s
 
-    def _inputs(self, item: ItemRun, at: Instance) -> list[Argument]:
+    def _inputs(self, item: ItemRun, at: StageInstance) -> list[Argument]:
         """The arguments of an instance. What is missing is the output of the one before."""
         return [
             replace(argument, refs=tuple(BEFORE if ref is None else ref for ref in argument.refs))

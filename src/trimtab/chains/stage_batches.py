@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.plan import PlannedStep
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.plan import PlannedStage
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import Ended, ItemRun, Sent
 from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.value_budget import ValueBudget
@@ -27,7 +27,7 @@ from trimtab.words import counted
 CALLS: Final = 4.0  # times what a call takes: so long others are let pass that lead to further instances
 RECENT: Final = 0.3  # weight of the last call in what one takes
 
-Member = tuple[ItemRun, Instance]
+Member = tuple[ItemRun, StageInstance]
 
 
 @dataclass
@@ -73,11 +73,11 @@ class StageBatches:
         if self._gathered:
             self._absent = await self._host.backend.put(encode(None))
 
-    def takes(self, step: PlannedStep) -> bool:
+    def takes(self, step: PlannedStage) -> bool:
         """Whether a stage is batched."""
         return step.code_name in self._gathered
 
-    def begin(self, item: ItemRun, at: Instance, node: int) -> Sent | None:
+    def begin(self, item: ItemRun, at: StageInstance, node: int) -> Sent | None:
         """The batch to send now that the loop has placed an instance; None: it waits."""
         step = item.run.plan.steps[at.step]
         gathered = self._gathered[step.code_name]
@@ -112,7 +112,7 @@ class StageBatches:
         gathered.since_s = self._host.now_s()
         return self._begun(node, batch)
 
-    def _joining(self, step: PlannedStep, most: int) -> list[Member]:
+    def _joining(self, step: PlannedStage, most: int) -> list[Member]:
         """Instances that wait for a slot in the loop's queue and are not tried one by one, the first ones."""
         if most <= 0:
             return []
@@ -236,16 +236,16 @@ class StageBatches:
                 yield Ended(item, at, attempt, sent.node, _share(outcome, k, len(members)))
         self._limits.end(step)
 
-    def _learn(self, step: PlannedStep, service_s: float) -> None:
+    def _learn(self, step: PlannedStage, service_s: float) -> None:
         gathered = self._gathered[step.code_name]
         weight = RECENT if gathered.call_s else 1.0
         gathered.call_s += weight * (service_s - gathered.call_s)
 
-    def _end(self, item: ItemRun, at: Instance) -> None:
+    def _end(self, item: ItemRun, at: StageInstance) -> None:
         del item.attempts[at]
         item.run.counts[at.step].running -= 1
 
-    def _again(self, item: ItemRun, at: Instance, *, is_leader: bool) -> None:
+    def _again(self, item: ItemRun, at: StageInstance, *, is_leader: bool) -> None:
         """An instance is started again, alone."""
         self._end(item, at)
         counts, runs = item.run.counts[at.step], self._host.loop.runs
@@ -274,5 +274,5 @@ def _share(outcome: Outcome, k: int, count: int) -> Outcome:
     )
 
 
-def _is_awaited(item: ItemRun, at: Instance, attempt: Attempt) -> bool:
+def _is_awaited(item: ItemRun, at: StageInstance, attempt: Attempt) -> bool:
     return item.attempts.get(at) is attempt

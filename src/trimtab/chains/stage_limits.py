@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from trimtab.chains.host_state import HostState
-from trimtab.chains.plan import PlannedStep
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.plan import PlannedStage
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ItemRun
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class StageLimit(Generic[T]):
         return not self._concurrency or self._running + len(self._turns) < self._concurrency
 
 
-_Waiter = tuple[ItemRun, Instance]  # of a batch, the one that takes the others with it
+_Waiter = tuple[ItemRun, StageInstance]  # of a batch, the one that takes the others with it
 
 
 class LimitedStages:
@@ -82,7 +82,7 @@ class LimitedStages:
             if (options := step.stage.stage_options).concurrency or options.rate_per_s
         }
 
-    def holds_back(self, item: ItemRun, at: Instance) -> bool:
+    def holds_back(self, item: ItemRun, at: StageInstance) -> bool:
         """Whether an instance that the loop has started may not begin. Then it is started again later."""
         limit, now_s = self._limits.get(item.run.plan.steps[at.step].code_name), self._host.now_s()
         if limit is None:
@@ -94,13 +94,13 @@ class LimitedStages:
         self._offer(limit)  # under a rate, the next one has its time only now
         return not begins
 
-    def pass_by(self, item: ItemRun, at: Instance) -> None:
+    def pass_by(self, item: ItemRun, at: StageInstance) -> None:
         """An instance does not begin, though its turn may have come: another takes it."""
         if (limit := self._limits.get(item.run.plan.steps[at.step].code_name)) is not None:
             limit.forget([(item, at)])
             self._offer(limit)
 
-    def end(self, step: PlannedStep) -> None:
+    def end(self, step: PlannedStage) -> None:
         """An attempt at a stage is over: another may begin in its place."""
         if (limit := self._limits.get(step.code_name)) is not None:
             limit.end()

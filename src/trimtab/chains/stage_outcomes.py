@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.chains.host_state import GIB, HostState
 from trimtab.chains.run_endings import RunEndings, log_failure
-from trimtab.chains.run_progress import Instance, Mismatch, Output, Presence, unpacked
+from trimtab.chains.run_progress import Mismatch, Output, Presence, StageInstance, unpacked
 from trimtab.chains.run_state import ChainRun, Ended, Failure, ItemRun
 from trimtab.chains.stage_profiles import StageProfiles
 from trimtab.engine.layout import NOTHING_TO_DO, SKIPPED
@@ -61,7 +61,7 @@ class StageOutcomes:
         if self._take_in(item, at, output):
             host.loop.runs.complete(item.row(at), host.now_s(), output.whole.size_bytes / GIB)
 
-    def settle(self, item: ItemRun, ready: list[Instance]) -> None:
+    def settle(self, item: ItemRun, ready: list[StageInstance]) -> None:
         """Skip or answer the instances that became ready, and in turn those that this makes ready."""
         runs = self._host.loop.runs
         while ready:
@@ -118,7 +118,7 @@ class StageOutcomes:
             item.served[after] = Ended(item, after, attempt.then.attempt, node, outcome.then)
         return output
 
-    def _served(self, item: ItemRun, at: Instance) -> Output | None:
+    def _served(self, item: ItemRun, at: StageInstance) -> Output | None:
         """The output of a ready instance that was served behind another one, in its attempt."""
         if (served := item.served.get(at)) is None or served.outcome.error is not None:
             return None  # an error is taken in when the loop starts it
@@ -128,14 +128,14 @@ class StageOutcomes:
         self._memo_key(item, at)
         return self._keep(served)
 
-    def _take_in(self, item: ItemRun, at: Instance, output: Output | None) -> bool:
+    def _take_in(self, item: ItemRun, at: StageInstance, output: Output | None) -> bool:
         """An instance is over: tell its successors. False if its run fails by it."""
         if output is not None and not self._expand_all(item, at, output):
             return False
         self.settle(item, item.progress.done(at, output))
         return True
 
-    def _expand_all(self, item: ItemRun, at: Instance, output: Output) -> bool:
+    def _expand_all(self, item: ItemRun, at: StageInstance, output: Output) -> bool:
         """The maps over lists of an output have as many instances. False if its run fails by it."""
         try:
             for step, count in item.progress.counts_from(at.step, output) if output.splits else ():
@@ -156,7 +156,7 @@ class StageOutcomes:
             item.first_rows[member] = first_row
             host.own(item, member, max(1, count))
 
-    def _known(self, item: ItemRun, at: Instance) -> Output | None:
+    def _known(self, item: ItemRun, at: StageInstance) -> Output | None:
         """The output of a ready instance from the journal: of this run, or of an equal call."""
         recorder = self._host.recorder
         if recorder is None:
@@ -172,7 +172,7 @@ class StageOutcomes:
         self._endings.tell_part(item, at, output)
         return output
 
-    def _memo_key(self, item: ItemRun, at: Instance) -> str:
+    def _memo_key(self, item: ItemRun, at: StageInstance) -> str:
         """Under which the result of a ready instance may be kept; "" = it is not."""
         recorder, step = self._host.recorder, item.run.plan.steps[at.step]
         if recorder is None or not step.stage.stage_options.deterministic:
@@ -199,7 +199,7 @@ class StageOutcomes:
         now_s = self._host.now_s()
         self._host.loop.runs.lose(item.row(at), now_s, now_s + wait_s)
 
-    def _give_up(self, item: ItemRun, at: Instance, error: StageError) -> None:
+    def _give_up(self, item: ItemRun, at: StageInstance, error: StageError) -> None:
         """An instance gets no further attempt. Its run fails, or goes on without it."""
         step = item.run.plan.steps[at.step]
         item.run.counts[at.step].failed += 1
@@ -211,7 +211,7 @@ class StageOutcomes:
             self.settle(item, item.progress.done(at, None, is_left_out=step.is_map))
         self._host.loop.runs.give_up(item.row(at), self._host.now_s())
 
-    def _fail_run(self, item: ItemRun, at: Instance, error: StageError) -> None:
+    def _fail_run(self, item: ItemRun, at: StageInstance, error: StageError) -> None:
         step = item.run.plan.steps[at.step]
         item.failure = Failure(step.name, at.idx, item.tried.get(at, 0), error)
         self._host.loop.runs.abort(item.place, self._host.now_s())

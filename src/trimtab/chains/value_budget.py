@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from trimtab.chains.host_state import GIB, HostState
-from trimtab.chains.run_progress import Instance
+from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ItemRun
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import BoundedBackend
@@ -26,7 +26,7 @@ class ValueBudget:
             raise UsageError("not a size", field="values_gib", value=most_gib, expected="more than 0")
         self._host, self._most_gib = host, most_gib
         self._most_bytes, self._places = float("inf"), 0
-        self._waiting: dict[ItemRun, deque[Instance]] = {}
+        self._waiting: dict[ItemRun, deque[StageInstance]] = {}
 
     def open(self) -> None:
         """The backend is open: its nodes, and its room for values, are known."""
@@ -41,7 +41,7 @@ class ValueBudget:
         """Whether an instance of this input may be sent now."""
         return self._has_room() or item is self._first()
 
-    def holds_back(self, item: ItemRun, at: Instance) -> bool:
+    def holds_back(self, item: ItemRun, at: StageInstance) -> bool:
         """Whether an instance that the loop has placed must wait. Then the loop has it back."""
         host = self._host
         if self.allows(item):

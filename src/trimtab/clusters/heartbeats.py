@@ -46,7 +46,9 @@ def ticks_used(pid: int) -> int:
 
 
 class ActorPulse:
-    """Asks one actor once a beat, and counts the beats without an answer. Beats are counted, not seconds: a host that was stopped itself takes no actor for dead.
+    """Asks one actor once a beat, and counts the beats without an answer.
+
+    Beats are counted, not seconds: a host that was stopped itself takes no actor for dead.
 
     Args:
         ask: sends the question.

@@ -1,4 +1,4 @@
-"""ProcessSilence: a freeze is noticed, a long prefill is none."""
+"""Silence: a freeze is noticed, a long prefill is none."""
 
 import asyncio
 import os

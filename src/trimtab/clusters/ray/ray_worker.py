@@ -90,7 +90,7 @@ class RayWorker:
     def note_ticks(self, ticks: int) -> None:
         """Its process has used so much processor time. A silent one that uses none is out of reach.
 
-        ProcessSilence alone is no sign: a stage may hold the interpreter in C code. It uses the processor then.
+        Silence alone is no sign: a stage may hold the interpreter in C code. It uses the processor then.
         """
         is_still = self.pulse.missed > 0 and 0 <= ticks == self._ticks
         self._ticks, self._still_beats = ticks, self._still_beats + 1 if is_still else 0
