@@ -21,7 +21,7 @@ from bench.page_command import save_figures
 from trimtab.chains import Session
 from trimtab.chains.declared_costs import ChainCosts, workers_by_cost
 from trimtab.chains.plan import planned
-from trimtab.chains.recorded_costs import costs_of_run
+from trimtab.chains.run_reports import costs_of_run
 from trimtab.chains.session import RunHandle
 from trimtab.clusters.processes import Processes
 from trimtab.live.stage_backend import StageNode

@@ -82,7 +82,7 @@ def _costs(chain: Chain, asked: Prediction) -> ChainCosts:
     from dataclasses import replace
 
     from trimtab.chains.declared_costs import ChainCosts
-    from trimtab.chains.recorded_costs import costs_of_run
+    from trimtab.chains.run_reports import costs_of_run
     from trimtab.errors import UsageError
 
     items = {}
