@@ -1,4 +1,4 @@
-"""The wheel is for one Python and platform, and needs the versions of trimtab and numba that made the kernels."""
+"""The wheel is for one Python and platform, and needs the trimtab and numba that made the kernels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class PlatformWheel(BuildHookInterface):
     """Tags the wheel with the interpreter and the platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling."""
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
@@ -21,5 +22,6 @@ class MadeBy(MetadataHookInterface):
     """Depends on exactly what compiled the kernels."""
 
     def update(self, metadata_of_project: dict[str, Any]) -> None:
+        """Called by hatchling."""
         made_by = ("trimtab", "numba", "llvmlite")
         metadata_of_project["dependencies"] = [f"{name}=={metadata.version(name)}" for name in made_by]

@@ -179,7 +179,7 @@ def test_a_temporary_cache_that_others_can_write_to_is_not_used(
 
 
 def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -> None:
-    """What `make kernels` does, with two kernels: compile for the level of the package, then ship the folder."""
+    """As `make kernels` does, with two kernels: compile for the level of the package, ship the folder."""
     package = tmp_path / kernel_cache.SHIPPED
     package.mkdir()
     (package / "__init__.py").touch()

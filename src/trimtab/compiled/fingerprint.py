@@ -32,7 +32,7 @@ def machine() -> str:
     """Hash of the library versions and the processor for which machine code is made."""
     python, numpy = sys.implementation.cache_tag, np.__version__.partition(".")[0]
     versions = (python, platform.machine(), numba.__version__, llvmlite.__version__, numpy)
-    processor = numba.config.CPU_NAME or llvm.get_host_cpu_name()
+    processor = vars(numba.config)["CPU_NAME"] or llvm.get_host_cpu_name()
     return hashlib.sha256(repr((versions, processor)).encode()).hexdigest()[:16]
 
 

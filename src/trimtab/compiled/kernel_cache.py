@@ -47,7 +47,7 @@ def _shipped_folder() -> Path | None:
     level, can = LEVELS.get(platform.machine()), llvm.get_host_cpu_features()
     if level is None or (level == "x86-64-v3" and not all(can.get(feature) for feature in _V3)):
         return None
-    numba.config.CPU_NAME, numba.config.CPU_FEATURES = level, ""
+    vars(numba.config).update(CPU_NAME=level, CPU_FEATURES="")
     return Path(str(spec.origin)).parent
 
 
