@@ -6,9 +6,11 @@
     │   ├── ConfigError        a gateway's configuration, or another file that it names
     │   ├── TraceError         a trace file: names the line where there is one
     │   ├── ChainError         stages that make no chain: a cycle, an edge to nowhere
-    │   └── PolicyNotFound     no such policy; names the nearest ones
+    │   ├── PolicyNotFound     no such policy; names the nearest ones
+    │   └── StoreNewer         the database was written by a newer version of trimtab
     ├── PolicyError            a policy raised or returned nonsense: names policy, request and time (exit 3)
     ├── KernelError            a `@kernel` does not compile: names its file and line (exit 3)
+    ├── StoreUnavailable       the database is gone, too slow, full or read-only; the next call tries it again
     ├── ClusterLost            the cluster that ran a chain is gone; the run can be resumed (exit 1)
     └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
 
@@ -91,3 +93,11 @@ class ClusterLost(TrimtabError):  # noqa: N818 - reads as the sentence it prints
 
 class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
     """A feature whose optional dependency is not installed."""
+
+
+class StoreUnavailable(TrimtabError):  # noqa: N818 - reads as the sentence it prints
+    """The database is gone, too slow, full or read-only; it is tried again at the next call."""
+
+
+class StoreNewer(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """The database was written by a newer version of trimtab."""

@@ -28,11 +28,10 @@ ALLOWED = {
     "trimtab",
     "typing",
 }
-NO_POLICIES = {"trimtab.policies.catalogue", "trimtab.policies.shared.renamed"}
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(trimtab.policies.__path__, "trimtab.policies.")
-    if info.name not in NO_POLICIES
+    if info.name != "trimtab.policies.catalogue"
 ]
 
 

@@ -53,7 +53,6 @@ def test_backends_are_checked_too_and_get_a_key(cli: Cli) -> None:
         (("--check", "-b", "x:1"), "", ("--backend", "nodes[0].url")),
         (("--check", "-b", "http://x:1", "--listen", "80"), "", ("listen", "host:port")),
         (("--check", "-b", "http://x:1", "--admin-listen", "80"), "", ("admin.listen", "host:port")),
-        (("gateway.yaml", "--check"), "workers: 2", ("workers", "no longer used", "--reuse-port")),
     ],
 )
 def test_refusals(

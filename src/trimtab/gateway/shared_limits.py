@@ -21,8 +21,8 @@ from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.tenant_limits import Elsewhere, Limits, Taken
 from trimtab.jobs import JobStore, StoreUnavailable
+from trimtab.jobs.store.database import database_now_s, upsert
 from trimtab.jobs.store.schema import limit_counts
-from trimtab.jobs.store.sql_dialect import database_now_s, upsert
 
 SYNC_S: Final = 1.0
 LEASE_S: Final = 15.0  # requests in flight of a replica that is silent for longer do not count

@@ -16,9 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from trimtab.jobs import JobStore, StoreUnavailable
+from trimtab.jobs.store.database import upsert
 from trimtab.jobs.store.processes import sign_of_life
 from trimtab.jobs.store.schema import processes, usage
-from trimtab.jobs.store.sql_dialect import upsert
 
 _COUNTS = ("requests", "prompt_tokens", "completion_tokens", "service_s")
 

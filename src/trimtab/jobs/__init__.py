@@ -11,7 +11,18 @@ from __future__ import annotations
 from trimtab.errors import MissingExtra
 
 try:
-    from trimtab.jobs.job import ACTIVE, Job, JobResult, JobSpec, JobState
+    from trimtab.errors import StoreNewer, StoreUnavailable
+    from trimtab.jobs.job import (
+        ACTIVE,
+        Job,
+        JobResult,
+        JobSettings,
+        JobSpec,
+        JobState,
+        TenantBounds,
+        TooManyBytes,
+        TooManyJobs,
+    )
     from trimtab.jobs.job_files import (
         JobFiles,
         JobInput,
@@ -23,9 +34,7 @@ try:
     )
     from trimtab.jobs.job_queue import JobQueue
     from trimtab.jobs.job_runner import JobObserver, Runner, RunProgress
-    from trimtab.jobs.job_settings import JobSettings, TenantBounds, TooManyBytes, TooManyJobs
     from trimtab.jobs.store.job_store import JobStore
-    from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
 except ModuleNotFoundError as missing:
     raise MissingExtra(
         f"durable jobs need {missing.name}", expected="pip install 'trimtab[jobs]'"

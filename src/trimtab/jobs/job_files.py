@@ -7,15 +7,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import orjson
 
-from trimtab.jobs.durable_files import write_durably
-from trimtab.jobs.store.store_errors import StoreUnavailable
+from trimtab.errors import StoreUnavailable
 
 SHORT_BYTES: Final = 65_536  # results up to this size are in memory until they are finished
 _PIECE_BYTES = 1 << 20  # of a long input, in memory at a time
@@ -250,3 +249,17 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file whole or not at all. Raises OSError."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -19,16 +19,24 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from trimtab.errors import StoreUnavailable
 from trimtab.jobs import job_rows
-from trimtab.jobs.job import ACTIVE, Job, JobResult, JobSpec, JobState
+from trimtab.jobs.job import (
+    ACTIVE,
+    Job,
+    JobResult,
+    JobSettings,
+    JobSpec,
+    JobState,
+    TenantBounds,
+    TooManyBytes,
+    TooManyJobs,
+)
 from trimtab.jobs.job_files import JobFiles, JobInput
 from trimtab.jobs.job_runner import JobObserver, Runner
-from trimtab.jobs.job_settings import JobSettings, TenantBounds, TooManyBytes, TooManyJobs
 from trimtab.jobs.store.job_store import JobStore
-from trimtab.jobs.store.processes import leave, sign_of_life
-from trimtab.jobs.store.store_errors import StoreUnavailable
+from trimtab.jobs.store.processes import forget_silent, leave, sign_of_life
 from trimtab.jobs.stored_progress import StoredProgress
-from trimtab.jobs.sweeper import sweep
 
 _log = logging.getLogger(__name__)
 
@@ -385,3 +393,19 @@ def _alive(
     sign_of_life(connection, owner)
     owned = job_rows.owned(connection, owner)
     return owned, [] if place is None else job_rows.adopt(connection, owner, place, lease_s)
+
+
+_STRAY_S = 3600.0  # younger files may belong to a job that is being created
+
+
+async def sweep(store: JobStore, files: JobFiles, place: str, now_s: float, row_ttl_s: float) -> None:
+    """Delete expired results, rows of old jobs, and files of no job. Raises StoreUnavailable, OSError."""
+    over = await store.read(partial(job_rows.expired, place=place, now_s=now_s))
+    for job in over:
+        await asyncio.to_thread(files.drop_result, job.result_file)
+    if over:
+        await store.write(partial(job_rows.without_result, job_ids=[job.id for job in over]))
+    await store.write(partial(job_rows.purge, ended_before_s=now_s - row_ttl_s))
+    await store.write(partial(forget_silent, after_s=row_ttl_s))
+    inputs, results = await store.read(partial(job_rows.known, place=place))
+    await asyncio.to_thread(files.sweep, now_s - _STRAY_S, inputs, results)

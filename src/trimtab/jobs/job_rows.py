@@ -13,9 +13,9 @@ import orjson
 import sqlalchemy as sa
 
 from trimtab.jobs.job import ACTIVE, Job, JobResult, JobState
+from trimtab.jobs.store.database import upsert
 from trimtab.jobs.store.processes import living
 from trimtab.jobs.store.schema import jobs
-from trimtab.jobs.store.sql_dialect import upsert
 
 _ACTIVE = [state.value for state in ACTIVE]
 _QUEUED, _DISPATCHED = JobState.QUEUED.value, JobState.DISPATCHED.value

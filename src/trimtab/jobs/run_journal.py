@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
-from trimtab.errors import UsageError
+from trimtab.errors import StoreUnavailable, UsageError
 from trimtab.jobs import run_copies, run_rows
 from trimtab.jobs.journal_log import JournalLog, left_files
 from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
@@ -26,7 +26,6 @@ from trimtab.jobs.store.database import sqlite_file
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.outages import OUTAGE_S
 from trimtab.jobs.store.processes import leave, living, sign_of_life
-from trimtab.jobs.store.store_errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from trimtab.jobs.store.database import database_now_s
 from trimtab.jobs.store.processes import living
 from trimtab.jobs.store.schema import (
     chain_attempts,
@@ -18,7 +19,6 @@ from trimtab.jobs.store.schema import (
     chain_runs,
     processes,
 )
-from trimtab.jobs.store.sql_dialect import database_now_s
 
 ACTIVE, STOPPED = "running", "stopped"
 LEASE_S: Final = 10.0  # a process that is silent for so long has lost its runs

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from trimtab.errors import StoreUnavailable
 from trimtab.jobs import job_rows
 from trimtab.jobs.job import Job, JobResult, JobState
 from trimtab.jobs.job_files import JobFiles, ResultFile
 from trimtab.jobs.store.job_store import JobStore
-from trimtab.jobs.store.store_errors import StoreUnavailable
 
 
 class StoredProgress:

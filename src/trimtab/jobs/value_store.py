@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trimtab.errors import MissingExtra
-from trimtab.jobs.durable_files import write_durably
+from trimtab.jobs.job_files import write_durably
 
 SAMPLE_BYTES: Final = 65_536
 WORTH_FRAC: Final = 0.9  # values that compress to more than this share are stored as they are

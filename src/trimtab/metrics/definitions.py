@@ -158,8 +158,6 @@ _CHAINS = (
     Metric("recomputed_s", "s", "Service of stages that ran again because their outputs were lost.", "lower"),
 )
 
-RENAMED: dict[str, str] = {"idle_memory_frac": "idle_gpu_memory_frac"}  # name of an earlier version → now
-
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (

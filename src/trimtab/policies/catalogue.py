@@ -24,7 +24,6 @@ from typing import Any, TypeAlias, TypeGuard
 from trimtab.domain.parameters import default_of, kind_text, kinds_of, parameters_of
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
-from trimtab.policies.shared.renamed import check_names
 from trimtab.validation.named_classes import class_at, label_of, section, values_of
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
@@ -194,8 +193,6 @@ def _parse(spec: str) -> tuple[tuple[str, str | None], tuple[str, str | None] | 
 
 
 def _pair(policy: Policy, order: Policy | None, spec: str) -> Decider:
-    for each in filter(None, (policy, order)):
-        check_names(each)
     if not policy.dispatches():
         expected = f"a policy with a dispatch, such as least-expected-wait+{policy.name or 'order'}"
         raise UsageError(

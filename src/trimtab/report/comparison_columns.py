@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.metrics import RANKED_FROM, Estimate, Metric
-from trimtab.metrics.definitions import RENAMED
 from trimtab.report.number_formats import style_of, title_of
 from trimtab.report.paired import AgainstBest, Verdict, against_best
 from trimtab.validation.names import nearest
@@ -122,8 +121,6 @@ def _named(name: str, metrics: Mapping[str, Metric]) -> Metric:
         return metrics[name]
     from trimtab.errors import UsageError
 
-    if name in RENAMED:
-        raise UsageError("this metric has a new name", field="metric", value=name, expected=RENAMED[name])
     raise UsageError("no such metric", field="metric", value=name, expected=nearest(name, metrics))
 
 

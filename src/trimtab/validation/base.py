@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Frac = Annotated[float, Field(ge=0, le=1)]
-FORMER_KEY: Final = "x-former-key"  # in the schema of a field: its key in earlier versions
-REMOVED_KEYS: Final = "x-removed-keys"  # in a schema: keys of earlier versions → what to use instead
-
-
-def removed_keys(**instead: str) -> ConfigDict:
-    """For `model_config`: keys of earlier versions, and what the error says to use instead."""
-    return ConfigDict(json_schema_extra={REMOVED_KEYS: dict(instead)})
-
-
-def formerly(key: str) -> dict[str, JsonValue]:
-    """For `json_schema_extra` of a field: its key in earlier versions; the error names the present one."""
-    return {FORMER_KEY: key}
 
 
 def _texts(value: object) -> object:

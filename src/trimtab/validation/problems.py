@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trimtab.errors import UsageError
-from trimtab.validation.base import FORMER_KEY, REMOVED_KEYS
 from trimtab.validation.names import FieldError, nearest
 
 _SHORT = Repr()
@@ -72,11 +71,6 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
     path, here = _located(details["loc"], schema)
     if kind == "extra_forbidden":
         key = details["loc"][-1]
-        if now := _present_name(key, here):
-            return {"problem": f"is called {now} now", "field": field_path((*path, key))}
-        instead = next((r[key] for branch in here if key in (r := branch.get(REMOVED_KEYS, {}))), None)
-        if instead is not None:
-            return {"problem": "no longer used", "field": field_path((*path, key)), "expected": instead}
         known = tuple(key for branch in here for key in branch.get("properties", {}))
         return {"problem": "unknown key", "field": field_path((*path, key)), "expected": nearest(key, known)}
     field = field_path(path) or None
@@ -96,12 +90,6 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any]) -> dict[str, Any]
         "value": shown,
         "expected": _expected(details["msg"]),
     }
-
-
-def _present_name(key: object, schemas: Iterable[Mapping[str, Any]]) -> str | None:
-    """The field that had this key in an earlier version."""
-    fields = (field for schema in schemas for field in schema.get("properties", {}).items())
-    return next((name for name, field in fields if field.get(FORMER_KEY) == key), None)
 
 
 class _Short(str):

@@ -72,11 +72,6 @@ def test_one_wrong_field_is_named_with_its_value(
     assert field in str(error)
 
 
-def test_a_key_of_an_earlier_version_names_the_present_one() -> None:
-    error = error_of(edited("seeds: 3", "host: {lookahead: 2}"))
-    assert str(error) == "mine.yaml: host: is called serving now"
-
-
 @pytest.mark.parametrize(
     ("changes", "field", "expected"),
     [

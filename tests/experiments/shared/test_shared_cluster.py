@@ -222,11 +222,6 @@ def test_names_of_ways_of_sharing() -> None:
             find_sharing(spec)
 
 
-def test_keys_of_earlier_versions_say_what_to_use() -> None:
-    with pytest.raises(ScenarioError, match=r"slowdown_frac.*served to their end first"):
-        load_any(small_shared(slowdown_frac=0.5))
-
-
 def test_the_built_in_scenario_is_whole() -> None:
     scenario = load_any("shared-cluster")
     for policy in scenario.policies:

@@ -105,8 +105,6 @@ def node(fields: str) -> str:
         ("policy: random+edff", "policy.default", "random+edff", "edf"),
         ("policy: {default: edf}", "policy.default", "edf", "least-expected-wait+edf"),
         ("policy: {models: {m: 'no.py:X'}}", "policy.models.m", "no.py:X", "No such file"),
-        ("shadow: {policy: random, experiment: ab}", "shadow.experiment", None, "trimtab replay"),
-        ("shadow: {policy: random, period_s: 3}", "shadow.period_s", None, "take turns"),
         ("shadow: rendom", "shadow.policy", "rendom", "'random'"),
         (NODE + "routes: {x: {targets: mm}}", "routes.x.targets[0].model", "mm", "'m'"),
         (NODE + "routes: {x: {targets: m, fallback: q}}", "routes.x.fallback", "q", "'m'"),
@@ -134,7 +132,6 @@ def node(fields: str) -> str:
         ("retries: {max_per_request: 3}", "retries.max_per_request", 3, "or equal to 2"),
         ("hedge: {max_frac: 0.2}", "hedge.max_frac", 0.2, "0.05"),
         ("record: {rotate_mib: 1}", "record.folder", None, "a value"),
-        ("workers: 2", "workers", None, "--reuse-port"),
         ("drain_s: -1", "drain_s", -1, "or equal to 0"),
         ("keys: [{name: a}]", "keys[0]", None, "sha256 or env"),
         ("keys: [{sha256: x, name: a}]", "keys[0].sha256", None, "64 hexadecimal digits"),
@@ -145,35 +142,6 @@ def test_one_wrong_field_is_named_with_its_value(text: str, field: str, value: o
     assert (error.file, error.field) == ("g.yaml", field)
     assert value is None or error.value == value
     assert expected in str(error.expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("admin: {hosts: [a.example]}", "admin.hosts: is called allowed_hosts now"),
-        (node("ca: c.pem"), "nodes[0].ca: is called ca_file now"),
-        (node("jobs: videos"), "nodes[0].jobs: is called job_api now"),
-        (
-            "discovery: {dns: [{name: a, port: 80, jobs: none}]}",
-            "discovery.dns[0].jobs: is called job_api now",
-        ),
-        ("registration: {cidrs: [10.0.0.0/8]}", "registration.cidrs: is called allowed_cidrs now"),
-        (NODE + "routes: {x: {to: m}}", "routes.x.to: is called targets now"),
-        ("queue: {hold_s: 1}", "queue.hold_s: is called max_wait_no_ready_node_s now"),
-        ("limits: {slow_client_s: 1}", "limits.slow_client_s: is called request_read_timeout_s now"),
-        ("retries: {max: 1}", "retries.max: is called max_per_request now"),
-        ("hedge: {after_s: 1}", "hedge.after_s: is called delay_s now"),
-        ("fairness: {vtc: true}", "fairness.vtc: is called enabled now"),
-        ("health: {unhealthy_after: 1}", "health.unhealthy_after: is called unhealthy_threshold now"),
-        ("health: {healthy_after: 1}", "health.healthy_after: is called healthy_threshold now"),
-        ("ejection: {base_s: 1}", "ejection.base_s: is called base_ejection_s now"),
-        ("ejection: {max_s: 1}", "ejection.max_s: is called max_ejection_s now"),
-        ("ejection: {max_frac: 1}", "ejection.max_frac: is called max_ejected_frac now"),
-        ("record: {folder: r, keep: 3}", "record.keep: is called max_files now"),
-    ],
-)
-def test_a_key_of_an_earlier_version_names_the_present_one(text: str, message: str) -> None:
-    assert str(error_of(text)) == f"g.yaml: {message}"
 
 
 def test_two_nodes_of_one_name() -> None:

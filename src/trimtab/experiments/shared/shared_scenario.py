@@ -11,17 +11,12 @@ from trimtab.experiments.scenario.scenario_files import ScenarioFiles
 from trimtab.experiments.scenario.spec.scenario import PolicyName, Seeds
 from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.training.training_scenario import NO_PAIRS, JobsSection
-from trimtab.validation.base import Frac, NonNegative, Positive, removed_keys
+from trimtab.validation.base import Frac, NonNegative, Positive
 from trimtab.validation.names import FieldError, raise_field_errors
 
 
 class SharedScenario(ScenarioFile):
     """One scenario file with `kind: shared`."""
-
-    model_config = removed_keys(
-        slowdown_frac="nothing: requests on a node that is lent are served to their end first",
-        resource="nothing: a node that trains takes no requests",
-    )
 
     kind: Literal["shared"] = Field("shared", description="requests and training jobs")
     name: str = Field("shared", min_length=1, description="short name, for tables and reports")

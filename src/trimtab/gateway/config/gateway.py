@@ -51,7 +51,7 @@ from trimtab.gateway.config.traffic import (
     TimeoutsSpec,
 )
 from trimtab.gateway.config.types import FilePath, HostPort, Listen, Model, host_port
-from trimtab.validation.base import NonNegative, Spec, removed_keys
+from trimtab.validation.base import NonNegative, Spec
 from trimtab.validation.names import FieldError, Path, known, raise_field_errors
 
 CONFIG_TITLE = "trimtab gateway"
@@ -65,8 +65,6 @@ _NAMES_ONCE: Final = {  # section → message for a duplicate name
 
 class GatewayConfig(Spec):
     """The gateway's whole configuration."""
-
-    model_config = removed_keys(workers="more replicas in its place: `trimtab serve --reuse-port`")
 
     listen: Listen = Field("127.0.0.1:8080", description="host:port for clients")
     reuse_port: bool = Field(

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.config.types import Count, EnvName, HostName, Listen, Name
-from trimtab.validation.base import Positive, Spec, formerly
+from trimtab.validation.base import Positive, Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import document, read_yaml
 
@@ -105,9 +105,7 @@ class AdminSpec(Spec):
 
     listen: Listen = Field("127.0.0.1:9080", description="host:port")
     allowed_hosts: tuple[HostName, ...] = Field(
-        (),
-        description="host names that requests may use, besides its addresses and localhost",
-        json_schema_extra=formerly("hosts"),
+        (), description="host names that requests may use, besides its addresses and localhost"
     )
     keys: tuple[Secret, ...] = Field(
         (), description="keys of the admin API", json_schema_extra={"writeOnly": True}

@@ -10,7 +10,7 @@ import platformdirs
 from pydantic import Field, field_validator
 
 from trimtab.gateway.config.types import Count, EnvName, FilePath, Url
-from trimtab.validation.base import Frac, NonNegative, Positive, Spec, formerly
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 _STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 
@@ -20,16 +20,8 @@ class HealthSpec(Spec):
 
     period_s: Positive = Field(5.0, description="seconds between two checks of a node")
     timeout_s: Positive = Field(2.0, description="time after which a check fails")
-    unhealthy_threshold: Count = Field(
-        3,
-        description="consecutive failed checks that make a node unhealthy",
-        json_schema_extra=formerly("unhealthy_after"),
-    )
-    healthy_threshold: Count = Field(
-        2,
-        description="consecutive passed checks that make it healthy again",
-        json_schema_extra=formerly("healthy_after"),
-    )
+    unhealthy_threshold: Count = Field(3, description="consecutive failed checks that make a node unhealthy")
+    healthy_threshold: Count = Field(2, description="consecutive passed checks that make it healthy again")
 
 
 class EjectionSpec(Spec):
@@ -38,16 +30,10 @@ class EjectionSpec(Spec):
     enabled: bool = Field(True, description="eject nodes")
     consecutive_failures: Count = Field(5, description="consecutive failed requests that eject a node")
     base_ejection_s: Positive = Field(
-        5.0,
-        description="length of the first ejection; each further one is longer",
-        json_schema_extra=formerly("base_s"),
+        5.0, description="length of the first ejection; each further one is longer"
     )
-    max_ejection_s: Positive = Field(
-        120.0, description="length of the longest ejection", json_schema_extra=formerly("max_s")
-    )
-    max_ejected_frac: Frac = Field(
-        0.5, description="largest fraction of nodes ejected at a time", json_schema_extra=formerly("max_frac")
-    )
+    max_ejection_s: Positive = Field(120.0, description="length of the longest ejection")
+    max_ejected_frac: Frac = Field(0.5, description="largest fraction of nodes ejected at a time")
     slow_start_s: NonNegative = Field(
         10.0, description="time in which a returning node gets back to its full share"
     )
@@ -65,9 +51,7 @@ class RecordSpec(Spec):
 
     folder: FilePath = Field(description="folder of the files")
     rotate_mib: Positive = Field(64.0, description="size at which a new file starts")
-    max_files: Count = Field(
-        16, description="files to keep; the oldest are deleted", json_schema_extra=formerly("keep")
-    )
+    max_files: Count = Field(16, description="files to keep; the oldest are deleted")
 
 
 class StoreSpec(Spec):

@@ -24,7 +24,7 @@ from trimtab.gateway.config.types import (
     UrlPath,
 )
 from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.validation.base import NonNegative, Positive, Spec, formerly
+from trimtab.validation.base import NonNegative, Positive, Spec
 
 AUTO_MAX_REQUESTS = 256  # default upper bound of `auto`
 MOST = 1e9  # of a resource: sums of its steps are then exact
@@ -114,9 +114,7 @@ class NodeSettings(Spec):
         None, description="environment variable that holds the backend's API key"
     )
     ca_file: ExistingFile | None = Field(
-        None,
-        description="PEM file of certificates to trust instead of the system's",
-        json_schema_extra=formerly("ca"),
+        None, description="PEM file of certificates to trust instead of the system's"
     )
     rate_limit_scope: Literal["request", "node"] = Field(
         "request", description="what its 429 is about: the request's key or model, or the node itself"
@@ -135,7 +133,6 @@ class NodeSettings(Spec):
     job_api: Literal["none", "videos"] = Field(
         "none",
         description="job API of the backend: videos = OpenAI's /v1/videos; none = it responds when done",
-        json_schema_extra=formerly("jobs"),
     )
 
     def described(self, name: str, url: str) -> NodeSpec:
@@ -216,7 +213,5 @@ class RegistrationSpec(Spec):
     """The nodes that the admin API may add."""
 
     allowed_cidrs: tuple[Cidr, ...] = Field(
-        (),
-        description="networks that may contain added nodes; empty = no node can be added",
-        json_schema_extra=formerly("cidrs"),
+        (), description="networks that may contain added nodes; empty = no node can be added"
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from trimtab.gateway.config.types import Model, PolicySpec
-from trimtab.validation.base import Spec, removed_keys
+from trimtab.validation.base import Spec
 
 DEFAULT_POLICY = "least-expected-wait"
 
@@ -22,11 +22,6 @@ class PolicyChoice(Spec):
 
 class ShadowSpec(Spec):
     """A second policy that also decides, without effect, for a comparison of both."""
-
-    model_config = removed_keys(
-        experiment="`record:` and `trimtab replay RECORDING --policy A --policy B`, which compares policies",
-        period_s="nothing: policies do not take turns any more",
-    )
 
     policy: PolicySpec = Field(description="NAME, NAME+ORDER or file.py:Class")
 

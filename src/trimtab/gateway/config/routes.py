@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trimtab.gateway.config.types import Model, PolicySpec, UrlPath
-from trimtab.validation.base import NonNegative, Spec, formerly
+from trimtab.validation.base import NonNegative, Spec
 from trimtab.validation.names import FieldError, Path, known
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
@@ -40,9 +40,7 @@ class RouteSpec(Spec):
     """The route of requests for one name."""
 
     targets: Targets = Field(
-        (),
-        description="a model, or a weighted list of models; empty = the model of this name",
-        json_schema_extra=formerly("to"),
+        (), description="a model, or a weighted list of models; empty = the model of this name"
     )
     fallback: Model | None = Field(None, description="model to use while no node of the target is ready")
     policy: PolicySpec | None = Field(None, description="policy for requests of this route")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.types import Count, CountOrNone, Model, Origin
-from trimtab.validation.base import Frac, NonNegative, Positive, Spec, formerly
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 MIB = 1024 * 1024
 
@@ -20,9 +20,7 @@ class QueueSpec(Spec):
     max_requests: CountOrNone = Field(1000, description="waiting requests; a further one gets 503")
     max_wait_s: Positive = Field(60.0, description="longest wait, then 503")
     max_wait_no_ready_node_s: NonNegative = Field(
-        10.0,
-        description="longest wait while no node of the model is ready, then 503",
-        json_schema_extra=formerly("hold_s"),
+        10.0, description="longest wait while no node of the model is ready, then 503"
     )
     background_reserve_frac: Frac = Field(
         0.1, description="fraction of a node's capacity that background requests leave free"
@@ -45,9 +43,7 @@ class LimitsSpec(TenantLimits):
     )
     connections: Count = Field(16_384, description="concurrent connections of clients")
     request_read_timeout_s: Positive = Field(
-        15.0,
-        description="time to receive a request's head, and its body; a body has 1 s more for each KiB",
-        json_schema_extra=formerly("slow_client_s"),
+        15.0, description="time to receive a request's head, and its body; a body has 1 s more for each KiB"
     )
 
     def tenant(self) -> TenantLimits:
@@ -101,9 +97,7 @@ class TimeoutsSpec(Spec):
 class RetriesSpec(Spec):
     """Retries on other nodes, before the first byte of a response."""
 
-    max_per_request: int = Field(
-        2, ge=0, le=2, description="retries of one request", json_schema_extra=formerly("max")
-    )
+    max_per_request: int = Field(2, ge=0, le=2, description="retries of one request")
     budget_frac: Frac = Field(0.2, description="retries of a tenant as a fraction of its requests")
 
 
@@ -115,9 +109,7 @@ class HedgeSpec(Spec):
         0.05, description="second attempts as a fraction of all requests"
     )
     delay_s: Positive = Field(
-        1.0,
-        description="time without a first byte after which the second attempt starts",
-        json_schema_extra=formerly("after_s"),
+        1.0, description="time without a first byte after which the second attempt starts"
     )
 
 
@@ -125,9 +117,7 @@ class FairnessSpec(Spec):
     """Token-weighted fair queueing (VTC, Sheng et al., OSDI '24), and costs of waiting."""
 
     enabled: bool = Field(
-        False,
-        description="the waiting tenant with the least virtual token counter is served first",
-        json_schema_extra=formerly("vtc"),
+        False, description="the waiting tenant with the least virtual token counter is served first"
     )
     prompt_weight: NonNegative = Field(1.0, description="cost of a prompt token")
     output_weight: Positive = Field(2.0, description="cost of an output token")

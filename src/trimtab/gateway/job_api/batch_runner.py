@@ -40,8 +40,8 @@ from trimtab.jobs import (
     StoreUnavailable,
     TooLarge,
 )
+from trimtab.jobs.store.database import upsert
 from trimtab.jobs.store.schema import batches
-from trimtab.jobs.store.sql_dialect import upsert
 
 BATCH_KIND: Final = "batch"
 WINDOW_S: Final = 86_400.0  # the completion window

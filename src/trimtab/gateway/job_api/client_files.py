@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from trimtab.jobs import JobStore, StoreUnavailable, TooManyBytes, job_rows
-from trimtab.jobs.durable_files import write_durably
+from trimtab.jobs.job_files import write_durably
 from trimtab.jobs.store.schema import batches, client_files
 
 Pieces = Iterator[bytes]

@@ -1,4 +1,4 @@
-"""An SQLAlchemy engine for the URL of a store."""
+"""An SQLAlchemy engine for the URL of a store, and SQL that differs between databases."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from trimtab.errors import MissingExtra, UsageError
@@ -129,3 +130,17 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     """Take the write lock at once: a read that later wants to write can fail without waiting."""
     writes = connection.get_execution_options().get("writes", True)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def database_now_s(connection: sa.Connection) -> sa.ColumnElement[Any]:
+    """An expression: seconds since 1970. Processes on several machines compare their signs of life by it."""
+    if connection.dialect.name == "postgresql":
+        return sa.literal_column("EXTRACT(EPOCH FROM clock_timestamp())", sa.Float)
+    return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Float)
+
+
+def upsert(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT that may be given `on_conflict_do_update`."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
+from trimtab.errors import StoreNewer, StoreUnavailable
 from trimtab.jobs.store.database import make_engine
 from trimtab.jobs.store.migrate import migrate
 from trimtab.jobs.store.outages import OutageRetry, is_away, reason_of
-from trimtab.jobs.store.store_errors import StoreNewer, StoreUnavailable
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from trimtab.errors import StoreNewer
 from trimtab.jobs.store.schema import REVISION, metadata
-from trimtab.jobs.store.store_errors import StoreNewer
 
 _LOCK = 0x7472696D  # any number of our own
 

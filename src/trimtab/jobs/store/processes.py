@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from trimtab.jobs.store.database import database_now_s, upsert
 from trimtab.jobs.store.schema import processes
-from trimtab.jobs.store.sql_dialect import database_now_s, upsert
 
 _SIGNS: dict[str, Any] = {}  # by dialect: given every second, so made once
 

@@ -1,7 +1,5 @@
 """The tables. A change here needs a new migration in `migrations/versions` and the new `REVISION`.
 
-The columns of `jobs` keep the names of the first version, whose jobs were all requests for models; `key` is
-the name in code. So replicas of an earlier version can share the database while they are upgraded in turn.
 The tables of usage, nodes, limits, keys, files and batches are the gateway's: they lie here because one
 database has one line of migrations.
 
@@ -14,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-REVISION = "0010"  # of the newest migration
+REVISION = "0001"  # of the newest migration
 
 metadata = sa.MetaData()
 
@@ -23,27 +21,26 @@ jobs = sa.Table(
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("tenant", sa.String(255), nullable=False),
-    sa.Column("model", sa.String(255), key="queue", nullable=False),
+    sa.Column("queue", sa.String(255), nullable=False),
     sa.Column("kind", sa.String(32), nullable=False),
-    sa.Column("method", sa.String(8), default="POST", nullable=False),  # earlier versions read it
     sa.Column("target", sa.Text, nullable=False),
-    sa.Column("request_type", sa.String(255), key="input_type", nullable=False),  # a content type
-    sa.Column("facts", sa.Text, key="parameters", nullable=False),  # JSON
-    sa.Column("shown", sa.Text, key="labels", nullable=False),  # JSON
+    sa.Column("input_type", sa.String(255), nullable=False),  # a content type
+    sa.Column("parameters", sa.Text, nullable=False),  # JSON
+    sa.Column("labels", sa.Text, nullable=False),  # JSON
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("place", sa.String(64), nullable=False),  # the folder of its files
-    sa.Column("only_node", sa.String(255), key="only_worker", nullable=False, server_default=""),
+    sa.Column("only_worker", sa.String(255), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("owner", sa.String(64)),  # the process that has claimed it
     sa.Column("attempt", sa.Integer, nullable=False),  # how often a worker began it
-    sa.Column("node", sa.String(255), key="worker", nullable=False),
-    sa.Column("backend_job_id", sa.String(255), key="remote_id", nullable=False),
+    sa.Column("worker", sa.String(255), nullable=False),
+    sa.Column("remote_id", sa.String(255), nullable=False),
     sa.Column("idempotent", sa.Boolean, nullable=False),  # it may run twice
     sa.Column("cancel_requested", sa.Boolean, nullable=False),
     sa.Column("deleted", sa.Boolean, nullable=False),  # its tenant no longer sees it
     sa.Column("not_before_s", sa.Float, nullable=False),
     sa.Column("created_s", sa.Float, nullable=False),
-    sa.Column("input_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("input_bytes", sa.BigInteger, nullable=False),
     sa.Column("dispatched_s", sa.Float),
     sa.Column("ended_s", sa.Float),
     sa.Column("expires_s", sa.Float),
@@ -57,7 +54,7 @@ jobs = sa.Table(
 )
 
 usage = sa.Table(
-    "usage_by_model",
+    "usage",
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
     sa.Column("model", sa.String(256), primary_key=True),  # "" = not known, or none
@@ -200,7 +197,7 @@ chain_memo = sa.Table(
 )
 
 processes = sa.Table(
-    "gateways",
+    "processes",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("seen_s", sa.Float, nullable=False),

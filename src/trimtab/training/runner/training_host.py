@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.errors import TrimtabError
-from trimtab.jobs.store.store_errors import StoreUnavailable
+from trimtab.errors import StoreUnavailable, TrimtabError
 from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question

@@ -29,7 +29,7 @@ from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec
 from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import holds_runs, recorded_rows
-from trimtab.validation.base import Positive, Spec, formerly
+from trimtab.validation.base import Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
 
 SCENARIO_TITLE = "trimtab scenario"
@@ -116,9 +116,7 @@ class Scenario(ScenarioFile, ClusterPart):
     workload: WorkloadSpec = Field(description="the arriving requests")
     faults: tuple[FaultSpec, ...] = Field((), description="failures and slow-downs of nodes")
     background: tuple[BackgroundSpec, ...] = Field((), description="work that others send to nodes")
-    serving: ServingSpec = Field(
-        ServingSpec(), description="options of serving", json_schema_extra=formerly("host")
-    )
+    serving: ServingSpec = Field(ServingSpec(), description="options of serving")
     policies: tuple[PolicyName, ...] = Field(
         (),
         description="policies to compare: NAME, NAME+ORDER or {policy: NAME, order: ORDER}; "
