@@ -32,8 +32,7 @@ from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.run_state import ChainRun, Ending, RunOptions, State
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
-from trimtab.domain.chain_templates import templates_of
-from trimtab.domain.chains import Chains, new_stage_work
+from trimtab.domain.chains import Chains, new_stage_work, templates_of
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work

@@ -19,8 +19,8 @@ from trimtab_film.film_chain import narrated_film
 
 from bench.page_command import save_figures
 from trimtab.chains import Session
-from trimtab.chains.declared_costs import ChainCosts, workers_by_cost
 from trimtab.chains.plan import planned
+from trimtab.chains.run_costs import ChainCosts, workers_by_cost
 from trimtab.chains.run_reports import costs_of_run
 from trimtab.chains.session import RunHandle
 from trimtab.clusters.processes import Processes

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from bench.startup import ROOT
-from trimtab.traces.series import read_counts
+from trimtab.traces.frames import read_counts
 
 DATA = ROOT.parent / "shared" / "data"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster_state import ClusterState, Request
-from trimtab.domain.decision import HOLD, Hold
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import HOLD, Hold
 from trimtab.domain.view import estimate_s
 from trimtab.engine.draws import stream, uniform
 

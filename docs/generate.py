@@ -20,7 +20,7 @@ import trimtab
 from trimtab import errors, forecast, jobs, metrics, policies, solvers, traces
 from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.cli.app import app
-from trimtab.domain import cluster, decision, planning, view
+from trimtab.domain import cluster, planning, requests, view
 from trimtab.domain.allocator import JobNeed
 from trimtab.domain.needs import Host, Need, names_of
 from trimtab.engine.provided import LIVE_RUN, SIMULATOR
@@ -435,7 +435,7 @@ PUBLIC = {
     "trimtab": (trimtab, "Simulate, compare, write a policy"),
     "trimtab.domain.cluster": (cluster, "The cluster that a policy is given"),
     "trimtab.domain.planning": (planning, "What a planner is given and may ask for"),
-    "trimtab.domain.decision": (decision, "How a request ends"),
+    "trimtab.domain.requests": (requests, "Requests, and how they end"),
     "trimtab.policies": (policies, "The catalogue of policies"),
     "trimtab.traces": (traces, "Traces"),
     "trimtab.metrics": (metrics, "Metrics and statistics"),

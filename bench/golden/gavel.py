@@ -19,8 +19,7 @@ from trimtab.traces.gavel_jobs import (
 )
 from trimtab.training.allocator_catalogue import AllocatorSpec
 from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.gavel_pairs import with_pairs
-from trimtab.training.gavel_workloads import gavel_workload
+from trimtab.training.gavel_workloads import gavel_workload, with_pairs
 from trimtab.training.job_records import JobRecords
 from trimtab.training.stepped_truth import SteppedTruth, StepRates
 

@@ -8,11 +8,11 @@ from functools import cache, partial
 import numpy as np
 
 from bench.golden.cases import DATA, Golden
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import ServiceLoads, Workload, gpu_nodes
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.traces.gavel_jobs import read_gavel_jobs, read_gavel_pairs, read_gavel_rates
 from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.gavel_pairs import pair_speeds
+from trimtab.training.gavel_workloads import pair_speeds
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.table_model import TableTruth
 

@@ -11,8 +11,8 @@ from statistics import fmean
 import numpy as np
 
 from bench.golden.cases import DATA, Golden
-from trimtab.domain.application_profile import ApplicationProfile
 from trimtab.domain.training_jobs import Workload, gpu_nodes
+from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.traces.application_profiles import read_applications
 from trimtab.training.allocator_catalogue import AllocatorSpec
 from trimtab.training.allocator_runs import run_allocator

@@ -18,7 +18,7 @@ from bench.live.traffic import LOAD, TRACE, Segment, counted_since_s, overhead_s
 from bench.machine import machine
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
-from trimtab.gateway.policy_compilation import compile_here
+from trimtab.gateway.app.readiness import compile_here
 from trimtab.policies.hybrid.auto import Auto
 
 RESULTS, PAGE = ROOT / "bench" / "live.json", ROOT / "docs" / "benchmarks" / "live.md"

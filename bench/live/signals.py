@@ -21,7 +21,7 @@ from bench.live.traffic import counted_since_s
 from bench.machine import machine
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
-from trimtab.gateway.policy_compilation import compile_here
+from trimtab.gateway.app.readiness import compile_here
 
 RESULTS, PAGE = ROOT / "bench" / "live-signals.json", ROOT / "docs" / "benchmarks" / "live-signals.md"
 BASELINE = "least-connections"

@@ -9,14 +9,16 @@ from functools import partial
 import numpy as np
 
 from bench.performance_models import readers
-from trimtab.training.performance.graph_features import graph_features
 from trimtab.training.performance.job_metadata import JobMetadata
-from trimtab.training.performance.operators import OPERATORS, Step, step_seconds
 from trimtab.training.performance.optimus_convergence import fit_loss
-from trimtab.training.performance.optimus_speed import OptimusSpeed
-from trimtab.training.performance.pollux_throughput import PolluxThroughput
-from trimtab.training.performance.profiled_runs import ProfiledRuns
-from trimtab.training.performance.samples import Samples, held_back_error, percentage_error
+from trimtab.training.performance.profiled_runs import (
+    ProfiledRuns,
+    Samples,
+    held_back_error,
+    percentage_error,
+)
+from trimtab.training.performance.task_graphs import OPERATORS, Step, graph_features, step_seconds
+from trimtab.training.performance.throughput_formulas import OptimusSpeed, PolluxThroughput
 
 RUNS, METADATA, GRAPH, OPS = "Profiled runs", "Job meta-data", "Graph features", "Composable operators"
 CONVERGENCE = "Convergence"

@@ -17,8 +17,8 @@ from bench.golden.cases import DATA
 from trimtab.traces.application_profiles import SIA_RESTART_S, read_applications
 from trimtab.traces.gavel_jobs import read_gavel_rates
 from trimtab.traces.scaling_profiles import read_scaling_profiles
-from trimtab.training.performance.graph_features import task_samples
-from trimtab.training.performance.samples import Samples
+from trimtab.training.performance.profiled_runs import Samples
+from trimtab.training.performance.task_graphs import task_samples
 
 ACCURACIES = {"bert": 100.0, "cifar10": 1.0, "imagenet": 1.0}  # application → its full accuracy
 

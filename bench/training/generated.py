@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.training import generated_adaptive, generated_epochs
 from bench.training.cases import Case
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Workload, gpu_nodes
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s
 from trimtab.experiments.training.training_inputs import build_training
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS, TrainingScenario

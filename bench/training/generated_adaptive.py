@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from trimtab.domain.application_profile import ApplicationProfile, StepMeasurements
 from trimtab.domain.training_jobs import Floats, Workload, gpu_nodes
+from trimtab.domain.training_profiles import ApplicationProfile, StepMeasurements
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import ReplayJobs

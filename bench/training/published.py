@@ -10,8 +10,8 @@ import numpy as np
 from bench.golden import elasticflow, gavel, pollux, sia
 from bench.golden.cases import DATA
 from bench.training.cases import Case
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Workload, gpu_nodes
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s, most_deadlines
 from trimtab.traces.read_jobs import read_jobs
 from trimtab.traces.scaling_profiles import read_scaling_profiles

@@ -8,8 +8,8 @@ import numpy as np
 
 from bench.choices import GPUS_MAX, NODE_GPUS, SHARES, SPEEDS
 from bench.training.cases import OURS
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.training.allocator_catalogue import find_allocator
 from trimtab.training.table_model import TableSpeed
 

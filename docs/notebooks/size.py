@@ -7,7 +7,7 @@
 import trimtab as tt
 from trimtab.traces import make_trace
 from trimtab.traces.arrivals import GammaArrivals
-from trimtab.traces.sizes import LognormalSizes
+from trimtab.traces.generators import LognormalSizes
 
 arrivals = GammaArrivals(process="gamma", rate_per_s=2.0, cv=2.0)
 sizes = LognormalSizes(distribution="lognormal", mean=200, cv=1.2)

@@ -19,9 +19,9 @@ from trimtab.version import __version__ as __version__
 if TYPE_CHECKING:
     from trimtab.compiled.kernel import helper, kernel
     from trimtab.domain.cluster_state import ClusterState, Node, Request
-    from trimtab.domain.decision import HOLD, reject
     from trimtab.domain.needs import Need
     from trimtab.domain.policy import Policy
+    from trimtab.domain.requests import HOLD, reject
     from trimtab.domain.view import can_take, estimate_s, memory, missing_load_s
     from trimtab.errors import TrimtabError
     from trimtab.experiments.compare import Comparison
@@ -63,7 +63,7 @@ __all__ = [
 _HOME = {
     "ClusterState": "trimtab.domain.cluster_state:ClusterState",
     "Comparison": "trimtab.experiments.compare:Comparison",
-    "HOLD": "trimtab.domain.decision:HOLD",
+    "HOLD": "trimtab.domain.requests:HOLD",
     "Need": "trimtab.domain.needs:Need",
     "Node": "trimtab.domain.cluster_state:Node",
     "Policy": "trimtab.domain.policy:Policy",
@@ -81,7 +81,7 @@ _HOME = {
     "memory": "trimtab.domain.view:memory",
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",
-    "reject": "trimtab.domain.decision:reject",
+    "reject": "trimtab.domain.requests:reject",
     "scenario": "trimtab.experiments.scenario.given:scenario",
     "simulate": "trimtab.experiments.serving.run:simulate",
     "size": "trimtab.experiments.size_and_fit:size",

@@ -14,7 +14,7 @@
     ├── ClusterLost            the cluster that ran a chain is gone; the run can be resumed (exit 1)
     └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
 
-A request that cannot be served is no error: it ends as a value, see `trimtab.domain.decision`.
+A request that cannot be served is no error: it ends as a value, see `trimtab.domain.requests`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from trimtab.chains import chain, stage
-from trimtab.chains.costs import Line
 from trimtab.chains.inputs import sizes
 from trimtab.chains.plan import planned
+from trimtab.chains.run_costs import Line
 
 
 @stage(size="steps")

@@ -8,9 +8,8 @@ import numpy as np
 
 from support.conformance_cases import CASES, covering, pair
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
 from trimtab.engine.state import State

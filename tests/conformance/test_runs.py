@@ -10,9 +10,9 @@ import pytest
 from support.builders import cluster, requests, run
 from support.conformance_cases import CASES, SPECS, covering, pair
 from trimtab.compiled.kernel import interpreted, is_kernel
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Decider, Policy, members
+from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import MAX_RANKED, can_take
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import PLAN_DUE, REACHED

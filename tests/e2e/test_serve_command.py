@@ -94,7 +94,7 @@ def test_a_configuration_is_read_without_the_gateways_libraries(tmp_path: Path) 
     script = (
         "import sys\n"
         "from trimtab.gateway.config import example_text, parse_config\n"
-        "from trimtab.gateway.tenants import Tenants\n"
+        "from trimtab.gateway.tenancy.tenants import Tenants\n"
         "Tenants(parse_config(example_text()), {})\n"
         "heavy = {'aiohttp', 'httptools', 'sqlalchemy', 'polars', 'scipy.linalg', 'plotly', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"

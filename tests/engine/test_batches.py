@@ -16,10 +16,9 @@ from support.chains import Stage, after, chained
 from support.mini_policies import ByDeadline
 from trimtab.domain.chains import OnStageFailure
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnFailure, Options
 from trimtab.domain.policy import Decider
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run

@@ -7,8 +7,8 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked, count, fault_table, once, played, starts
 from support.mini_policies import HOLD
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
+from trimtab.domain.requests import Reason, Status
 
 INF = float("inf")
 ONE = cluster(1)

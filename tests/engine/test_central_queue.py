@@ -7,8 +7,8 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked, count, finishes, played, starts
 from support.mini_policies import HOLD, SECOND, ByDeadline, ByPriority, Emptiest
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import OnRefusal, Options
+from trimtab.domain.requests import Reason, Status
 
 TWO = cluster(2, queue_max=0)
 ONE = cluster(1)

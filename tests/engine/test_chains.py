@@ -16,10 +16,9 @@ from support.mini_policies import Emptiest, Scripted
 from support.same_state import differences
 from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Reason, Requests, Status
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
 from trimtab.engine.records import records_of

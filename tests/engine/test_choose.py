@@ -16,9 +16,9 @@ from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmpt
 from support.conformance_cases import CASES
 from support.mini_policies import Emptiest, Scripted
 from trimtab.domain.cluster_state import ClusterState, Node, Request
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import CONTEXT, NODE, WORK, View
 from trimtab.engine.simulator import run
 from trimtab.errors import PolicyError

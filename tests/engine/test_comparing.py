@@ -11,9 +11,9 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked, fault_table, finishes, once, played, starts
 from trimtab.compiled.kernel import interpreted, kernel
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Memory, Plan, View, can_take
 from trimtab.engine.simulator import run
 from trimtab.policies.shared.selection import rank

@@ -9,9 +9,9 @@ import numpy as np
 from support.builders import cluster
 from support.by_hand import asked, fault_table, finishes, once, played, starts
 from support.mini_policies import Emptiest, Scripted
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnRefusal, Options
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan, empty_plan
 
 ONE = cluster(1)

@@ -8,9 +8,9 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked, count, fault_table, finishes, once, played, starts
 from support.mini_policies import Emptiest, Scripted
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Reason, Status
 from trimtab.engine.driver import Driver
 
 TWO = cluster(2)

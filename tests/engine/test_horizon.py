@@ -7,9 +7,9 @@ import numpy as np
 from support.builders import cluster
 from support.by_hand import asked, count, fault_table, finishes, once, played
 from support.mini_policies import HOLD, Scripted
-from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Cancel, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Status
 from trimtab.engine.simulator import run
 
 ONE = cluster(1)

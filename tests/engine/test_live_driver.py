@@ -11,9 +11,9 @@ import pytest
 
 from support import builders
 from support.conformance_cases import in_turn
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import BACKGROUND
 from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.driver import PlanningLog

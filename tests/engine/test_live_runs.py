@@ -12,11 +12,9 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked
 from support.chains import Stage, after, chained
-from trimtab.domain.chain_templates import StageSpec, templates_of
-from trimtab.domain.chains import Flow, OnStageFailure, Templates
-from trimtab.domain.decision import Status
+from trimtab.domain.chains import Flow, OnStageFailure, StageSpec, Templates, templates_of
 from trimtab.domain.options import Cancel, Options
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.engine.host_mode import STAGES
 from trimtab.engine.live_driver import LiveDriver
 from trimtab.engine.live_runs import EnteredRun, LiveRuns

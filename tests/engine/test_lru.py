@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.plain_caches import PlainLru
+from trimtab.engine.bound_state import Columns
 from trimtab.engine.lru import clear, new_caches, use
-from trimtab.engine.python_views import Columns
 
 KEYS, CACHES = 7, 3
 uses = st.tuples(st.integers(0, CACHES - 1), st.integers(-1, KEYS - 1))  # key -1: clear

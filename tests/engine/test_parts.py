@@ -14,14 +14,13 @@ from support.mini_policies import Emptiest
 from support.same_state import differences
 from trimtab.compiled.kernel import interpreted, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import Prefixes, Requests
+from trimtab.domain.requests import Prefixes, Reason, Requests, Status
 from trimtab.domain.view import Memory, empty_plan
+from trimtab.engine.bound_state import python_state
 from trimtab.engine.driver import Driver
 from trimtab.engine.layout import rows_with_runs
-from trimtab.engine.python_views import python_state
 from trimtab.engine.simulator import run
 from trimtab.engine.telemetry import dispatcher_of
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from support.builders import cluster
 from support.by_hand import asked, count, played, starts
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Memory, Plan, empty_plan
 
 ONE = cluster(1, slots=4)

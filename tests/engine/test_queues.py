@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from support.builders import cluster
 from support.by_hand import asked
 from support.mini_policies import Scripted
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Status
+from trimtab.engine.bound_state import python_state
 from trimtab.engine.events import (
     ARRIVAL,
     COMPLETION,
@@ -26,7 +27,6 @@ from trimtab.engine.events import (
     serial_of,
 )
 from trimtab.engine.new_state import new_state
-from trimtab.engine.python_views import python_state
 from trimtab.engine.queues import drop_first_of, enqueue, first_of, put_back, take_out
 
 N, QUEUES = 60, 3

@@ -13,8 +13,8 @@ from support.builders import cluster
 from support.by_hand import asked, fault_table, finishes, once, played, starts
 from support.mini_policies import Emptiest
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Reason, Status
 from trimtab.domain.options import Cancel, OnFailure, Options
+from trimtab.domain.requests import Reason, Status
 from trimtab.engine.records import records_of
 
 BIG, SMALL, IDLE = range(3)  # classes: 3 cores and 2 GiB, 1 core and 5 GiB, nothing

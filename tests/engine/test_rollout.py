@@ -12,12 +12,11 @@ import pytest
 from support.builders import cluster, requests
 from support.by_hand import fault_table, once
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.needs import Need
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.planning import Variant
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.domain.view import OUTAGE, Memory, empty_plan
 from trimtab.engine.driver import Driver
 from trimtab.engine.rollout import StateRollout

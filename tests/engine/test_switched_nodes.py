@@ -9,9 +9,9 @@ import pytest
 from support.builders import cluster
 from support.by_hand import asked, fault_table, finishes, once, starts
 from support.mini_policies import Emptiest
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Status
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver
 

@@ -13,8 +13,8 @@ from support.builders import cluster
 from support.by_hand import asked, count, played, starts
 from support.fluid_links import Payload, transfer
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
+from trimtab.domain.requests import Status
 
 ONE = cluster(1, nic_gib_per_s=2.0)
 INF = float("inf")

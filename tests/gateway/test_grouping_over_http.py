@@ -11,7 +11,7 @@ import aiohttp
 from support.gateway.parts_backend import PartsBackend, answer_to
 from support.gateway.plane import one_of
 from support.waiting import until
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.observe.exposition import exposition
 

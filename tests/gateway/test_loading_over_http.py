@@ -14,7 +14,7 @@ import pytest
 
 from support.gateway.loading_backend import LoadingBackend
 from support.waiting import until
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.nodes.node_state import Hold

@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.node_world import Backend
 from support.waiting import until
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.observe.exposition import exposition

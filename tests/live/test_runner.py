@@ -16,9 +16,9 @@ import pytest
 
 from support.builders import NEVER_S, cluster, faults, requests
 from support.planning_policies import Gate
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Status
 from trimtab.engine.driver import Driver
 from trimtab.engine.host_mode import REPLAYED
 from trimtab.errors import PolicyError, UsageError

@@ -16,8 +16,7 @@ from trimtab.domain.policy import Decider
 from trimtab.engine.records import records_of
 from trimtab.engine.simulator import run
 from trimtab.metrics import Records, compute
-from trimtab.metrics.chain_metrics import path_times, waiting_path
-from trimtab.metrics.stage_summaries import bottleneck, entering_frac, stage_summaries
+from trimtab.metrics.chain_metrics import bottleneck, entering_frac, path_times, stage_summaries, waiting_path
 
 
 def records(stages: dict[str, Stage], arrival_s: list[float], **options: Any) -> Records:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from support.records_builder import run_records
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.metrics import METRICS, compute
 
 GLOSSARY = (Path(__file__).parents[2] / "GLOSSARY.md").read_text(encoding="utf-8")

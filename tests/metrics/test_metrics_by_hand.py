@@ -9,11 +9,11 @@ import pytest
 
 from support.records_builder import node_records, request_records, run_records
 from trimtab.domain.cluster import RESOURCES
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.errors import UsageError
 from trimtab.metrics import ResourceRecords, compute
 from trimtab.metrics.definitions import SHORT_NAMES
-from trimtab.metrics.fairness import longest_starvation_s
+from trimtab.metrics.imbalance import longest_starvation_s
 
 NAN = math.nan
 

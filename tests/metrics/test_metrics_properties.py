@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from support.records_builder import node_records, request_records, run_records
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.metrics import Records, compute
-from trimtab.metrics.fairness import jain_index
+from trimtab.metrics.imbalance import jain_index
 
 REJECTIONS = [Reason.FITS_NO_NODE, Reason.REFUSED, Reason.QUEUE_FULL, Reason.POLICY, Reason.POLICY + 9]
 PARTS = ("finished_frac", "rejected_frac", "cancelled_frac", "lost_frac", "unfinished_frac")

@@ -14,9 +14,9 @@ from support.builders import cluster
 from support.by_hand import asked
 from support.mini_policies import Emptiest, InTurn
 from support.plain_simulator import Chooser, PlainNode, PlainSimulator, emptiest, in_turn
-from trimtab.domain.decision import Status
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Status
 from trimtab.domain.view import UNLIMITED
 from trimtab.engine.simulator import run
 

@@ -12,9 +12,9 @@ from support.builders import cluster
 from support.by_hand import asked
 from support.mini_policies import Scripted
 from support.stations import drawn, stream, times_s, waits_s
-from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Reason
 from trimtab.engine.simulator import run
 from trimtab.forecast import queueing as q
 

@@ -20,9 +20,9 @@ from support.formulas import (
 from support.mini_policies import Anywhere, ByPriority, Emptiest, Scripted
 from support.stations import SCV, drawn, stream, times_s, waits_s
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Reason
 from trimtab.domain.options import OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Decider, Policy
+from trimtab.domain.requests import Reason
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE
 

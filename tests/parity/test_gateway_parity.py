@@ -25,17 +25,16 @@ from support.conformance_cases import in_turn
 from support.gateway.virtual import VirtualLoop, Wire, run_virtual
 from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import new_work
 from trimtab.engine.simulator import run
-from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.learning import ClassKey, NewEstimate, ServiceEstimates
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context

@@ -15,10 +15,9 @@ from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmpt
 from support.conformance_cases import in_turn
 from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Cancel, OnRefusal, Options
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.engine.driver import Driver
 from trimtab.engine.simulator import run
 from trimtab.live.clock import VirtualClock

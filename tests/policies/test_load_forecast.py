@@ -18,7 +18,7 @@ from trimtab.engine.simulator import run
 from trimtab.errors import UsageError
 from trimtab.policies import find
 from trimtab.policies.load_aware.load_forecast import LoadForecast, draw_below, level_of
-from trimtab.policies.shared.forecasters import FORECASTERS, forecast_means
+from trimtab.policies.shared.demand_forecast import FORECASTERS, forecast_means
 from trimtab.policies.shared.selection import NOTES
 from trimtab.policies.shared.waits import OVERDUE_FRAC
 

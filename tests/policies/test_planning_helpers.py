@@ -10,7 +10,7 @@ from support.dispatch_by_hand import Desk
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.planning import History
 from trimtab.domain.view import empty_plan, estimate_s, missing_load_s, new_work
-from trimtab.engine.python_views import Columns, record_of
+from trimtab.engine.bound_state import Columns, record_of
 from trimtab.policies.shared.demand_forecast import Expected, counts, expected, mean_loads_s, rates_per_s
 from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
 from trimtab.policies.shared.prices import node_prices

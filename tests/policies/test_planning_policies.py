@@ -13,9 +13,9 @@ from test_planning_helpers import of, past
 from support.builders import cluster, faults, requests
 from support.by_hand import asked, fault_table, once, played, starts
 from support.dispatch_by_hand import Desk
-from trimtab.domain.decision import Reason
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Reason
 from trimtab.domain.view import BINDING, OUTAGE, Plan, empty_plan, new_work
 from trimtab.engine.simulator import run
 from trimtab.forecast.queueing import mgc

@@ -13,9 +13,9 @@ from support.by_hand import asked, fault_table, finishes, once, played, starts
 from support.mean_field import least_loaded_time
 from support.stations import stream, times_s
 from trimtab.compiled.kernel import interpreted
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Status
 from trimtab.engine.draws import stream as draw_stream
 from trimtab.engine.draws import uniform
 from trimtab.errors import UsageError

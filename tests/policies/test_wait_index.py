@@ -17,7 +17,7 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import MAX_RANKED
-from trimtab.engine.python_views import python_memory
+from trimtab.engine.bound_state import python_memory
 from trimtab.engine.simulator import run as simulated
 from trimtab.policies import find
 from trimtab.policies.shared import wait_index

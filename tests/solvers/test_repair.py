@@ -10,7 +10,7 @@ import pytest
 
 from support.gap_oracle import random_problem
 from trimtab.solvers import assignment_problem
-from trimtab.solvers.repair import repaired
+from trimtab.solvers.rounding import repaired
 
 
 def best_single_move(problem, assignment, prices):

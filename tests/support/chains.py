@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.chain_templates import StageSpec, templates_of
-from trimtab.domain.chains import HOST_RETRIES, Chains, Flow, OnStageFailure, Templates, new_stage_work
+from trimtab.domain.chains import (
+    HOST_RETRIES,
+    Chains,
+    Flow,
+    OnStageFailure,
+    StageSpec,
+    Templates,
+    new_stage_work,
+    templates_of,
+)
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH, Requests
 

@@ -12,8 +12,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.engine.bound_state import Columns, Ranking, python_memory, python_plan, python_view, record_of
 from trimtab.engine.new_state import new_state
-from trimtab.engine.python_views import Columns, Ranking, python_memory, python_plan, python_view, record_of
 
 
 class Desk:

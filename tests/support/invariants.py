@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.view import NODE, UNLIMITED
 from trimtab.engine.events import CANCELLATION, REPAIR, kind_of, serial_of
 from trimtab.engine.layout import EMPTY, NO_OUTPUT, PART_SPEC

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver
 from trimtab.gateway.model import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.metrics import NodeRecords, Records, RequestRecords
 
 INT_COLUMNS = ("node_idx", "tenant_idx", "class_idx", "priority", "attempts")

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from trimtab.clusters.slot_sources import slot_source
+from trimtab.clusters.backends import slot_source
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, decided_by
 from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.live_decisions import LiveDecisions
-from trimtab.training.runner.live_table import JobRow
+from trimtab.training.runner.live_job import JobRow
 from trimtab.training.runner.run_ledger import KnownRun
 from trimtab.training.runner.train_jobs import RunChoice, RunOutcome, train_jobs
 

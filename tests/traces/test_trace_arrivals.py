@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
 from trimtab.traces import ArrivalSpec
+from trimtab.traces.generators import arrivals_diurnal, arrivals_gamma, arrivals_mmpp, arrivals_poisson
 from trimtab.traces.summary import count_arrivals
-from trimtab.traces.synthetic import arrivals_diurnal, arrivals_gamma, arrivals_mmpp, arrivals_poisson
 
 N = 200_000
 ADAPTER: TypeAdapter[ArrivalSpec] = TypeAdapter(ArrivalSpec)

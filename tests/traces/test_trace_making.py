@@ -15,7 +15,7 @@ from trimtab.errors import TraceError
 from trimtab.traces import make_trace, read_trace, write_trace
 from trimtab.traces.arrivals import GammaArrivals, PoissonArrivals
 from trimtab.traces.columns import COLUMNS
-from trimtab.traces.sizes import ConstantSizes, LognormalSizes
+from trimtab.traces.generators import ConstantSizes, LognormalSizes
 
 POISSON = PoissonArrivals(process="poisson", rate_per_s=2.0)
 LOGNORMAL = LognormalSizes(distribution="lognormal", mean=3.0, cv=1.0)

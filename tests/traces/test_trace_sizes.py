@@ -10,7 +10,7 @@ from scipy import stats
 from support.trace_files import written
 from trimtab.errors import TraceError
 from trimtab.traces import SizeSpec
-from trimtab.traces.synthetic import sizes_exponential, sizes_lognormal, sizes_pareto
+from trimtab.traces.generators import sizes_exponential, sizes_lognormal, sizes_pareto
 
 N = 200_000
 ADAPTER: TypeAdapter[SizeSpec] = TypeAdapter(SizeSpec)

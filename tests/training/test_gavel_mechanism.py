@@ -16,7 +16,7 @@ from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.gavel_mechanism import ShareState, _Received
 from trimtab.training.gavel_workloads import gavel_workload, is_critical
 from trimtab.training.job_records import JobRecords
-from trimtab.training.share_centre import central_shares
+from trimtab.training.max_min_programme import central_shares
 from trimtab.training.stepped_truth import StepRates
 from trimtab.training.table_model import TableTruth
 

@@ -11,8 +11,7 @@ import pytest
 
 from support.training_runs import jobs_of, scaling_table
 from trimtab.domain.allocator import Allocation, Allocator
-from trimtab.domain.pair_speeds import PairSpeeds
-from trimtab.domain.service_loads import guest_kept, host_slowdown, load_of
+from trimtab.domain.service_loads import PairSpeeds, guest_kept, host_slowdown, load_of
 from trimtab.domain.training_jobs import ServiceLoads, Workload, gpu_nodes
 from trimtab.errors import PolicyError
 from trimtab.experiments.training.training_kind import TRAINING_KIND

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.training_runs import jobs_of, scaling_table
-from trimtab.domain.pair_speeds import PairSpeeds
+from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes
 from trimtab.training.allocator_catalogue import find_allocator
 from trimtab.training.allocator_runs import run_allocator

@@ -13,14 +13,24 @@ from trimtab.errors import UsageError
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import TableJobs
 from trimtab.training.performance.estimated_table import CURVE_MODELS, estimated_table
-from trimtab.training.performance.graph_features import graph_features, task_samples
 from trimtab.training.performance.job_metadata import JobMetadata
-from trimtab.training.performance.operators import OPERATORS, GpuRates, Step, roofline_seconds, step_seconds
 from trimtab.training.performance.optimus_convergence import LossCurve, fit_loss
-from trimtab.training.performance.optimus_speed import OptimusSpeed
-from trimtab.training.performance.pollux_throughput import PolluxThroughput
-from trimtab.training.performance.profiled_runs import ProfiledRuns
-from trimtab.training.performance.samples import Samples, held_back_error, percentage_error
+from trimtab.training.performance.profiled_runs import (
+    ProfiledRuns,
+    Samples,
+    held_back_error,
+    percentage_error,
+)
+from trimtab.training.performance.task_graphs import (
+    OPERATORS,
+    GpuRates,
+    Step,
+    graph_features,
+    roofline_seconds,
+    step_seconds,
+    task_samples,
+)
+from trimtab.training.performance.throughput_formulas import OptimusSpeed, PolluxThroughput
 
 
 def samples(seconds, **columns) -> Samples:

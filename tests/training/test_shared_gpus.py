@@ -12,14 +12,13 @@ from bench.golden.cases import DATA
 
 from support.training_runs import jobs_of, run_of, scaling_table, write_pairs
 from trimtab.domain.allocator import Allocation, Allocator
-from trimtab.domain.pair_speeds import PairSpeeds, busy_of_measured, proportional_sharing
+from trimtab.domain.service_loads import PairSpeeds, busy_of_measured, proportional_sharing
 from trimtab.domain.training_jobs import GpuCluster, Held, gpu_nodes
 from trimtab.errors import PolicyError
 from trimtab.traces.gavel_jobs import GavelJob, read_gavel_pairs, read_gavel_rates
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.gang_placement import consolidated
-from trimtab.training.gavel_pairs import pair_speeds, with_pairs
-from trimtab.training.gavel_workloads import gavel_workload
+from trimtab.training.gavel_workloads import gavel_workload, pair_speeds, with_pairs
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords
 from trimtab.training.shared_gpus import placed

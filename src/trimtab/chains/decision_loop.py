@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.chains.backend_cluster import cluster_of
-from trimtab.chains.costs import Costs
 from trimtab.chains.plan import ChainPlan
-from trimtab.domain.chain_templates import templates_of
-from trimtab.domain.decision import Status
+from trimtab.chains.run_costs import Costs
+from trimtab.domain.chains import templates_of
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Status
 from trimtab.engine.calls import is_ready
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.host_mode import STAGES

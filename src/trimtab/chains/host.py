@@ -32,8 +32,8 @@ from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.stage_outcomes import StageOutcomes
 from trimtab.chains.stage_profiles import Profiling
 from trimtab.chains.value_budget import ValueBudget
-from trimtab.domain.decision import Status
 from trimtab.domain.policy import Decider
+from trimtab.domain.requests import Status
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.live.stage_backend import (
     GrowingBackend,

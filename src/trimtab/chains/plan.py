@@ -9,8 +9,7 @@ from typing import Any
 from trimtab.chains.building import values_in
 from trimtab.chains.graph import Binding, Chain, Reads, StageCall, Value
 from trimtab.chains.stages import Kind, Stage
-from trimtab.domain.chain_templates import StageSpec
-from trimtab.domain.chains import Flow, OnStageFailure
+from trimtab.domain.chains import Flow, OnStageFailure, StageSpec
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import Path, StageCode
 from trimtab.live.stage_execution import Imported, plain_code

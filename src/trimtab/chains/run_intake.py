@@ -12,7 +12,7 @@ from trimtab.chains.run_endings import RunEndings
 from trimtab.chains.run_progress import FlowShape, Mismatch, Progress, flow_shape
 from trimtab.chains.run_state import ChainRun, Ending, Failure, ItemRun, State
 from trimtab.chains.stage_outcomes import StageOutcomes
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.engine.run_row_writer import NO_MODEL, RunSpec, StageNeeds
 from trimtab.live.stage_backend import Cause, Ref, StageError
 

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trimtab.chains.declared_costs import ChainCosts
 from trimtab.chains.graph import Chain
 from trimtab.chains.inputs import sizes
 from trimtab.chains.model_reports import models_of_run
 from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.recording import default_folder, journal_url
+from trimtab.chains.run_costs import ChainCosts
 from trimtab.chains.run_timeline import RunTimeline, stages_of, timeline_of
 from trimtab.errors import UsageError
 from trimtab.jobs.run_journal import RunJournal

@@ -20,7 +20,7 @@ from trimtab.domain.chains import Flow
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, InputRecord, ResultRecord, RunRecord
 from trimtab.metrics import StageRecords
-from trimtab.metrics.stage_summaries import StageSummary, stage_summaries
+from trimtab.metrics.chain_metrics import StageSummary, stage_summaries
 
 
 @dataclass(frozen=True, slots=True)

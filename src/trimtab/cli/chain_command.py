@@ -116,7 +116,7 @@ def _require_chains(done: Run) -> None:
 def _print_stages(done: Run) -> None:
     from rich.table import Table
 
-    from trimtab.metrics.stage_summaries import bottleneck_text, entering_frac
+    from trimtab.metrics.chain_metrics import bottleneck_text, entering_frac
     from trimtab.report.number_formats import load_text
 
     runs = done.metrics
@@ -169,7 +169,7 @@ def _store_text(done: Run) -> str:
 def _print_sizing(sizing: Sizing, before: Run) -> None:
     from rich.table import Table
 
-    from trimtab.metrics.stage_summaries import bottleneck_text
+    from trimtab.metrics.chain_metrics import bottleneck_text
 
     objective = sizing.objective
     wanted = f"{objective.metric} at most {objective.value:g}"
@@ -185,7 +185,7 @@ def _print_sizing(sizing: Sizing, before: Run) -> None:
 
 
 def _as_json(sizing: Sizing, before: Run) -> dict[str, Any]:
-    from trimtab.metrics.stage_summaries import bottleneck_text
+    from trimtab.metrics.chain_metrics import bottleneck_text
 
     return {
         "objective": asdict(sizing.objective),

@@ -13,10 +13,10 @@ from trimtab.cli.output import note, show
 from trimtab.words import counted
 
 if TYPE_CHECKING:
-    from trimtab.chains.declared_costs import ChainCosts
     from trimtab.chains.graph import Chain
     from trimtab.chains.input_files import InputFile
     from trimtab.chains.results import Result
+    from trimtab.chains.run_costs import ChainCosts
     from trimtab.chains.session import RunHandle
     from trimtab.live.stage_backend import StageNode
 
@@ -58,8 +58,8 @@ def predict(
 
     Returns how many inputs failed: their sizes cannot be read.
     """
-    from trimtab.chains.declared_costs import workers_by_cost
     from trimtab.chains.plan import planned
+    from trimtab.chains.run_costs import workers_by_cost
     from trimtab.chains.session import Session
 
     nodes, speeds = _nodes(asked)
@@ -81,7 +81,7 @@ def predict(
 def _costs(chain: Chain, asked: Prediction) -> ChainCosts:
     from dataclasses import replace
 
-    from trimtab.chains.declared_costs import ChainCosts
+    from trimtab.chains.run_costs import ChainCosts
     from trimtab.chains.run_reports import costs_of_run
     from trimtab.errors import UsageError
 

@@ -89,7 +89,7 @@ def forecast(
 
 
 def _read(file: Path, column: str, window_s: float | None, *, quiet: bool) -> Any:
-    from trimtab.traces.series import read_counts, read_numbers
+    from trimtab.traces.frames import read_counts, read_numbers
 
     with progress_bar(f"reading {file.name}", quiet=quiet) as progress:
         if window_s is None:

@@ -16,7 +16,7 @@ from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.gateway.config import GatewayConfig, Overrides
-    from trimtab.gateway.tenants import ShownKeys
+    from trimtab.gateway.tenancy.tenants import ShownKeys
 
 NEEDED = (
     "aiohttp",
@@ -138,7 +138,7 @@ def _print_parts(*, example: bool, schema: bool, new_key: bool) -> None:
     if schema:
         print_json(config_schema())
     if new_key:
-        from trimtab.gateway.tenants import new_key as make_key
+        from trimtab.gateway.tenancy.tenants import new_key as make_key
 
         key, digest = make_key()
         print(f"key:    {key}\nsha256: {digest}")
@@ -151,7 +151,7 @@ def _chosen(
     """The configuration (None = the demonstration), and new keys for it, if any. Raises UsageError."""
     from trimtab.errors import UsageError
     from trimtab.gateway.config import config_for_backends, load_config, require_keys
-    from trimtab.gateway.tenants import with_new_keys
+    from trimtab.gateway.tenancy.tenants import with_new_keys
 
     if file is not None and backends:
         expected = "either a file with nodes, or --backend"
@@ -195,7 +195,7 @@ def _serve(
     quiet: bool,
 ) -> None:
     """Serve until a signal to stop. Raises ConfigError."""
-    from trimtab.gateway import launch
+    from trimtab.gateway.app import launch
     from trimtab.gateway.config import load_config
 
     if config is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from trimtab.training.runner.live_table import JobRow
+    from trimtab.training.runner.live_job import JobRow
 
 LINE_S = 10.0  # between two lines where there is no terminal
 

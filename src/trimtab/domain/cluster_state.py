@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.decision import HOLD, Hold, Reject
+from trimtab.domain.requests import HOLD, Hold, Reject
 from trimtab.domain.view import CONTEXT, NODE, WORK, Memory, Plan, View
 
 OF_REQUEST = (

@@ -12,7 +12,7 @@ node's own queue is the sum over these groups.
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.events import WINDOW, push_event
 from trimtab.engine.prefix_cache import has_prefixes, use_prefix

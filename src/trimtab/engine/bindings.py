@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.nodes import accepts
 from trimtab.engine.state import State

@@ -26,12 +26,25 @@ from trimtab.compiled.tables import Table
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.view import WORK, Memory, Plan, View, empty_plan, memory
-from trimtab.engine.bound_state import MEMORIES, MEMORY, PLAN, RANKING, STATE, VIEW, bind, listed
+from trimtab.engine.bound_state import (
+    MEMORIES,
+    MEMORY,
+    PLAN,
+    RANKING,
+    STATE,
+    VIEW,
+    Columns,
+    bind,
+    listed,
+    numpy_plan,
+    python_memory,
+    python_plan,
+    python_state,
+)
 from trimtab.engine.decision_budget import DecisionBudget
 from trimtab.engine.loop import CALL_RAISED, advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
-from trimtab.engine.python_views import Columns, numpy_plan, python_memory, python_plan, python_state
 from trimtab.engine.rollout_state import place_requests
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError

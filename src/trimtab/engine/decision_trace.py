@@ -7,7 +7,7 @@ from struct import Struct, unpack
 from typing import NamedTuple
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.engine.slots import expected_s
 from trimtab.engine.state import TRACE_COLUMNS, State
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
 from trimtab.domain.policy import Decider, Policy, members
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.domain.view import MAX_RANKED, Plan, View, empty_plan
 from trimtab.engine.bindings import located
+from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.engine.host_mode import SIMULATED, HostMode
@@ -27,7 +27,6 @@ from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.past import is_sent
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES
-from trimtab.engine.python_views import Columns
 from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.errors import PolicyError
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import FAILURE, REPAIR, push_event

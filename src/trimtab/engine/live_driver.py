@@ -16,23 +16,22 @@ import numpy as np
 
 from trimtab.domain.chains import Templates
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import Options
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Decider, Policy
-from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
+from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls
 from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
-from trimtab.engine.fallback import Fallback
 from trimtab.engine.host_mode import OPEN, HostMode
 from trimtab.engine.layout import no_runs
 from trimtab.engine.node_reports import NodeReports
 from trimtab.engine.past import Past
-from trimtab.engine.python_views import Columns
-from trimtab.engine.record_packing import record_struct
+from trimtab.engine.policy_errors import Fallback
+from trimtab.engine.record_arrays import record_struct
 from trimtab.engine.rollout import Rollouts
 from trimtab.engine.slots import SOME_S, UNESTIMATED
 from trimtab.engine.state import AVOIDED, COUNTS, State

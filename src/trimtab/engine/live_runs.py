@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.domain.chains import Flow, Templates
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.stage_graph import edges_of, in_reverse
 from trimtab.engine.driver import IS_OVER
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS
 from trimtab.engine.layout import NO_OUTPUT, NOTHING_TO_DO, SKIPPED
 from trimtab.engine.live_driver import Ended, LiveDriver
 from trimtab.engine.loop import AGAIN_LATER
-from trimtab.engine.row_ranges import RowRanges
+from trimtab.engine.record_arrays import RowRanges
 from trimtab.engine.run_row_writer import RunRowWriter, RunSpec, StageEstimate, StageNeeds
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.decision import MAX_REASON, Reason, Status
+from trimtab.domain.requests import MAX_REASON, Reason, Status
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
 from trimtab.engine.batches import drop_follower, forget_waiting, leave_batch
 from trimtab.engine.bindings import next_bound

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, Plan
 from trimtab.engine.batches import (
     batch_max,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.decision import Status
 from trimtab.domain.planning import HISTORY, History
+from trimtab.domain.requests import Status
 from trimtab.domain.view import WORK, Plan, new_work
 from trimtab.engine.state import State
 

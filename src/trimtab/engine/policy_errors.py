@@ -9,6 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trimtab.compiled.kernel import kernel
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, can_take
 from trimtab.errors import PolicyError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -84,3 +87,20 @@ def _shown(file: str) -> str:
     """Relative to the current folder where the file lies in it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+class Fallback(Policy):
+    """Least connections by a scan without memory, so it can decide at any time. O(nodes)."""
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Choose the node that can take the work and has the least in flight per slot, ties by node."""
+        best, nodes = -1, view.nodes
+        for j in range(view.context.n_nodes):
+            if can_take(view, work, j) and (
+                best < 0 or nodes.in_flight[j] * nodes.slots[best] < nodes.in_flight[best] * nodes.slots[j]
+            ):
+                best = j
+        ranking[0] = best
+        return 1 if best >= 0 else 0

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from trimtab.domain.cluster_state import ClusterState, Node, Request, read_only
-from trimtab.domain.decision import HOLD, Reject
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import HOLD, Reject
 from trimtab.domain.view import MAX_RANKED, Plan
+from trimtab.engine.bound_state import Columns, Ranking, numpy_ranking, numpy_view, record_of
 from trimtab.engine.policy_errors import BadDecision
-from trimtab.engine.python_views import Columns, Ranking, numpy_ranking, numpy_view, record_of
 from trimtab.engine.state import State
 
 Decide = Callable[[Plan, int], int]  # the plan in force, the request's row → what `dispatch` returns

@@ -9,7 +9,7 @@ other order costs O(log n) amortised. A cancelled request stays in its queue unt
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.engine.state import State
 
 _ENDED = int(Status.FINISHED)

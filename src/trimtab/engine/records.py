@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.policy import Policy, members, name_of
-from trimtab.domain.requests import Requests, true_service_on_s
+from trimtab.domain.requests import Requests, Status, true_service_on_s
 from trimtab.domain.stage_graph import best_seconds, critical_paths_s, latest_inputs
 from trimtab.engine.driver import Driver
 from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords

@@ -7,7 +7,7 @@ answers. The cache keeps a bounded number of results of finished requests and ev
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.engine.lru import use
 from trimtab.engine.state import State
 

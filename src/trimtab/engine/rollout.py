@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.planning import History, Variant
 from trimtab.domain.policy import Decider, Policy, name_of
-from trimtab.domain.requests import TRUTH, Requests
+from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.loop import DONE, FULL

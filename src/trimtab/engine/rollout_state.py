@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.planning import History
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan, View, estimates_s, new_work
 from trimtab.engine.faults import begin_faults
 from trimtab.engine.nodes import anchor, queue_key

@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.view import WORK
+from trimtab.engine.bound_state import Columns
 from trimtab.engine.layout import GROUP, RUN, STAGE
-from trimtab.engine.python_views import Columns
-from trimtab.engine.record_packing import record_struct
+from trimtab.engine.record_arrays import record_struct
 from trimtab.engine.state import State
 
 _PENDING = int(Status.PENDING)

@@ -9,9 +9,8 @@ from typing import Any
 from trimtab.experiments.compare import Comparison, run_comparison
 from trimtab.experiments.compare.task_pool import HERE, Progress, check_place
 from trimtab.experiments.kinds import resolve
-from trimtab.experiments.scenario.given import ClusterSource, TraceSource, trace_file
+from trimtab.experiments.scenario.given import ClusterSource, Parts, TraceSource, trace_file
 from trimtab.experiments.scenario.given import cluster as cluster_of
-from trimtab.experiments.scenario.parts import Parts
 from trimtab.experiments.scenario.scenario_files import GivenScenario
 
 

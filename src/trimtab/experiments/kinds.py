@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare.kind import I, Kind, PolicyTiming, R, S
+from trimtab.experiments.scenario.given import Parts, ReadingBar
 from trimtab.experiments.scenario.loader import REQUESTS
-from trimtab.experiments.scenario.parts import Parts, ReadingBar
 from trimtab.experiments.scenario.scenario_files import (
     GivenScenario,
     ScenarioFiles,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trimtab.gateway.stream_gaps import StreamGaps
+from trimtab.gateway.stalled_streams import StreamGaps
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba

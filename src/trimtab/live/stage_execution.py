@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
 import sysconfig
 import time
 import traceback
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
@@ -34,7 +36,6 @@ from trimtab.live.stage_backend import (
     in_one,
     shortened,
 )
-from trimtab.live.stage_logging import CURRENT
 from trimtab.live.stage_profiling import Profiler, profiler_of
 from trimtab.live.value_codec import Unserialisable, at_path, decode, encode, items_of
 
@@ -325,3 +326,25 @@ def _where(error: BaseException) -> str:
 
 def _is_library(file: str) -> bool:
     return file.startswith(("<frozen", *_LIBRARIES))
+
+
+CURRENT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+"""The attempt that runs here."""
+
+FORMAT = "%(levelname)s [%(run)s %(stage)s[%(instance)s] attempt %(attempt)s] %(name)s: %(message)s"
+
+
+def install() -> None:
+    """Give all records of this process the attempt in which they are made."""
+    make = logging.getLogRecordFactory()
+
+    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record, attempt = make(*args, **kwargs), CURRENT.get()
+        record.run = attempt.run if attempt else ""
+        record.stage = attempt.stage if attempt else ""
+        record.instance, record.attempt = (attempt.index, attempt.attempt) if attempt else ("", "")
+        return record
+
+    logging.setLogRecordFactory(made)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(logging.Formatter(FORMAT))

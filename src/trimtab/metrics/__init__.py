@@ -2,9 +2,8 @@
 
 from trimtab.metrics.compute import compute
 from trimtab.metrics.definitions import METRICS, Metric
-from trimtab.metrics.latency import batch_ci95
-from trimtab.metrics.outcome import RANKED_FROM, served_frac
-from trimtab.metrics.over_time import queue_length_over_time, utilisation_over_time
+from trimtab.metrics.efficiency import queue_length_over_time, utilisation_over_time
+from trimtab.metrics.latency import RANKED_FROM, batch_ci95, served_frac
 from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
 

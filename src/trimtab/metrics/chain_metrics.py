@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.metrics.distribution import mean, percentiles
-from trimtab.metrics.run_records import FloatArray, IntArray, Records, StageRecords
+from trimtab.metrics.run_records import BoolArray, FloatArray, IntArray, Records, StageRecords
+from trimtab.metrics.statistics import mean, percentiles
 
 
 def chain_metrics(records: Records) -> dict[str, float]:
@@ -99,3 +101,136 @@ def _node_shares(stages: StageRecords) -> FloatArray:
     )
     shares: FloatArray = busy_s / np.maximum(busy_s.sum(axis=0), 1e-300)
     return shares
+
+
+PATHS = 2000  # runs whose waiting paths are followed, evenly over all finished ones
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """One stage over all runs; times are means over its served instances."""
+
+    stage: str
+    served: int
+    queueing_s: float  # from its inputs to its slot, transfers included
+    service_s: float  # in its slot, loading included
+    moved_gib: float  # inputs moved to its nodes, in all
+    path_queueing_frac: float  # of the time on the paths that decided when runs ended, but waiting to enter
+    path_loading_frac: float
+    path_service_frac: float  # computing
+    path_laid_frac: float  # loading, computing, and what any stage waited for nodes that this one filled
+
+    @property
+    def path_frac(self) -> float:
+        """Share of the time on the paths that decided when runs ended."""
+        return self.path_queueing_frac + self.path_loading_frac + self.path_service_frac
+
+
+def stage_summaries(stages: StageRecords, is_finished: BoolArray) -> list[StageSummary]:
+    """The stages in their order, with their share of what decided when runs ended. `is_finished` [runs]."""
+    runs = runs_of(stages)
+    runs = runs[is_finished[runs]]
+    chosen = runs[np.unique(np.linspace(0, len(runs) - 1, PATHS).astype(np.int64))] if len(runs) else runs
+    times = path_times(stages, chosen)
+    total_s = max(float(times.own_s.sum()) + times.entering_s, 1e-300)
+    shares = np.column_stack((times.own_s, times.laid_s)) / total_s
+    return [_summary(stages, k, *shares[k].tolist()) for k in range(len(stages.names))]
+
+
+def _summary(
+    stages: StageRecords, k: int, queueing: float, loading: float, service: float, laid: float
+) -> StageSummary:
+    rows = np.flatnonzero((stages.stage_idx == k) & stages.served)
+    queueing_s, service_s = (stages.start_s - stages.ready_s)[rows], (stages.finish_s - stages.start_s)[rows]
+    return StageSummary(
+        stage=stages.names[k],
+        served=len(rows),
+        queueing_s=float(queueing_s.mean()) if len(rows) else float("nan"),
+        service_s=float(service_s.mean()) if len(rows) else float("nan"),
+        moved_gib=float(stages.moved_gib[rows].sum()),
+        path_queueing_frac=queueing,
+        path_loading_frac=loading,
+        path_service_frac=service,
+        path_laid_frac=laid,
+    )
+
+
+def entering_frac(summaries: Sequence[StageSummary]) -> float:
+    """Share of the time on the deciding paths in which runs waited to enter."""
+    return max(0.0, 1.0 - sum(summary.path_frac for summary in summaries))
+
+
+def bottleneck(summaries: Sequence[StageSummary]) -> StageSummary:
+    """The stage that most of the time on the deciding paths is laid on."""
+    return max(summaries, key=lambda summary: summary.path_laid_frac)
+
+
+def bottleneck_text(summaries: Sequence[StageSummary]) -> str:
+    """The bottleneck, and what would help, in words."""
+    first = bottleneck(summaries)
+    share = 1.0 / first.path_laid_frac if first.path_laid_frac > 0.0 else 0.0
+    loading_frac = first.path_loading_frac * share
+    waiting_frac = max(0.0, 1.0 - loading_frac - first.path_service_frac * share)
+    loading = f" and {100 * loading_frac:.0f} % loading" if loading_frac >= 0.005 else ""
+    return (
+        f"{first.stage} is the bottleneck: {100 * first.path_laid_frac:.0f} % of the time on the paths that "
+        f"decide when runs end, {100 * waiting_frac:.0f} % of it waiting for nodes that it fills{loading}; "
+        f"{_remedy(waiting_frac, loading_frac)} would help"
+    )
+
+
+def _remedy(waiting_frac: float, loading_frac: float) -> str:
+    if loading_frac >= 0.5:
+        return "nodes that keep what it loads"
+    return f"{'more' if waiting_frac >= 0.5 else 'faster'} nodes that serve it"
+
+
+CHOSEN = (("median", 0.5), ("p99", 0.99), ("slowest", 1.0))  # of completion
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """A stage that the run's next one, or its end, waited for."""
+
+    stage: str
+    node_idx: int
+    queueing_s: float  # from its inputs to its slot, transfers included
+    loading_s: float
+    service_s: float
+    moved_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunPath:
+    """The stages that decided when one run ended, first to last. Their times add up to its completion."""
+
+    which: str  # its place among all runs
+    run_idx: int
+    completion_s: float
+    steps: tuple[PathStep, ...]
+
+
+def chosen_paths(records: Records, stages: StageRecords) -> list[RunPath]:
+    """The median, 99th percentile and slowest of the finished runs, each once."""
+    runs = runs_of(stages)
+    runs = runs[records.requests.finished[runs]]
+    runs = runs[np.argsort(records.requests.completion_s[runs], kind="stable")]
+    found = {int(runs[int(np.ceil(q * len(runs))) - 1]): which for which, q in reversed(CHOSEN) if len(runs)}
+    return [_path(records, stages, run_idx, which) for run_idx, which in reversed(found.items())]
+
+
+def _path(records: Records, stages: StageRecords, run_idx: int, which: str) -> RunPath:
+    rows = waiting_path(stages, run_idx)
+    steps = tuple(_step(stages, row) for row in rows[stages.served[rows]].tolist())
+    return RunPath(which, run_idx, float(records.requests.completion_s[run_idx]), steps)
+
+
+def _step(stages: StageRecords, row: int) -> PathStep:
+    return PathStep(
+        stage=stages.names[stages.stage_idx[row]],
+        node_idx=int(stages.node_idx[row]),
+        queueing_s=float(stages.start_s[row] - stages.ready_s[row]),
+        loading_s=float(stages.service_start_s[row] - stages.start_s[row]),
+        service_s=float(stages.finish_s[row] - stages.service_start_s[row]),
+        moved_gib=float(stages.moved_gib[row]),
+    )

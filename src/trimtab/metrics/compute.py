@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from trimtab.metrics.chain_metrics import chain_metrics
 from trimtab.metrics.efficiency import efficiency_metrics
-from trimtab.metrics.fairness import fairness_metrics
-from trimtab.metrics.imbalance import imbalance_metrics
-from trimtab.metrics.latency import latency_metrics
-from trimtab.metrics.outcome import outcome_metrics, target_metrics
+from trimtab.metrics.imbalance import fairness_metrics, imbalance_metrics
+from trimtab.metrics.latency import latency_metrics, outcome_metrics, target_metrics
 from trimtab.metrics.run_records import Records
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.errors import UsageError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -27,8 +27,8 @@ class RequestRecords:
     finish_s: FloatArray  # nan unless FINISHED
     ended_s: FloatArray  # finished, rejected, cancelled or lost; nan while in flight
     node_idx: IntArray  # node of the last attempt; -1 for none
-    status: npt.NDArray[np.uint8]  # trimtab.domain.decision.Status
-    reason: npt.NDArray[np.uint8]  # trimtab.domain.decision.Reason
+    status: npt.NDArray[np.uint8]  # trimtab.domain.requests.Status
+    reason: npt.NDArray[np.uint8]  # trimtab.domain.requests.Reason
     tenant_idx: IntArray
     class_idx: IntArray
     priority: npt.NDArray[Any]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
 from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
-from trimtab.metrics.stage_summaries import StageSummary
+from trimtab.metrics.chain_metrics import StageSummary
 from trimtab.report import stage_figures
 from trimtab.report.curve_cards import GANTT, wide
 from trimtab.report.fragments import FigureCard, grouped_rows, notes, section, stat

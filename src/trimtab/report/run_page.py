@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate
-from trimtab.metrics.run_paths import RunPath
-from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, entering_frac
+from trimtab.metrics.chain_metrics import RunPath, StageSummary, bottleneck_text, entering_frac
 from trimtab.report import stage_figures, time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide

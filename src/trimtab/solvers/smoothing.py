@@ -26,10 +26,9 @@ from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
 from trimtab.solvers.primal_heuristic import Incumbent, Style
 from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
-from trimtab.solvers.repair import repaired
-from trimtab.solvers.rounding import rounded
+from trimtab.solvers.rounding import repaired, rounded
 from trimtab.solvers.solution import Solution, Status, found, nothing
-from trimtab.solvers.warm_start import (
+from trimtab.solvers.subgradient import (
     FRESH_STAGES,
     PRICES_FRAC,
     cold_prices,

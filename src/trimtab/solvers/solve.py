@@ -10,8 +10,7 @@ import numpy as np
 from trimtab.errors import ProblemError
 from trimtab.solvers.candidate_pairs import nearest, numbered
 from trimtab.solvers.construction import construct_assignment
-from trimtab.solvers.exact import CoreSearch
-from trimtab.solvers.infeasibility import why_infeasible
+from trimtab.solvers.exact import CoreSearch, why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.methods import Method, solve_by_prices
 from trimtab.solvers.problem import AssignmentProblem

@@ -12,12 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab.traces.generators import ArrivalSpec, SizeSpec, make_trace
     from trimtab.traces.mapping import TraceMapping
     from trimtab.traces.read import Trace, read_trace
     from trimtab.traces.recognition import FORMAT_NAMES
     from trimtab.traces.slicing import TraceOptions, apply_options
     from trimtab.traces.summary import TraceSummary, rate_series, summarise
-    from trimtab.traces.synthetic import ArrivalSpec, SizeSpec, make_trace
     from trimtab.traces.write import write_trace
 
 __all__ = [
@@ -42,7 +42,7 @@ _MODULES = {
     "recognition": ("FORMAT_NAMES",),
     "slicing": ("TraceOptions", "apply_options"),
     "summary": ("TraceSummary", "rate_series", "summarise"),
-    "synthetic": ("ArrivalSpec", "SizeSpec", "make_trace"),
+    "generators": ("ArrivalSpec", "SizeSpec", "make_trace"),
     "write": ("write_trace",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.application_profile import ApplicationProfile, StepMeasurements
 from trimtab.domain.training_jobs import Floats
+from trimtab.domain.training_profiles import ApplicationProfile, StepMeasurements
 from trimtab.errors import TraceError
 
 _TIMES: Final = ("step_time", "sync_time")

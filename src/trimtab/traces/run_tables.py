@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from trimtab.domain.chain_templates import check_stages
-from trimtab.domain.chains import Flow
+from trimtab.domain.chains import Flow, check_stages
 from trimtab.errors import ChainError, TraceError
-from trimtab.traces.json_values import amount_at, names_at, tables_at, text_at
+from trimtab.traces.json_lines import amount_at, names_at, tables_at, text_at
 
 RUN_CLASS: Final = "workflow"  # class of runs
 RUN_IDX: Final = "run_idx"  # position of a run among all runs of its file

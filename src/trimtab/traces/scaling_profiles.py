@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.scaling_table import ScalingTable
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import TraceError
 
 _BATCH: Final = "global_batch_size"

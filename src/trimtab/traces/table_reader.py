@@ -12,12 +12,11 @@ from typing import Final
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.bad_rows import Action, Repairs
+from trimtab.traces.bad_rows import Action, Repairs, row_filter
 from trimtab.traces.columns import AT_LEAST, COLUMNS, MOST_SIZE, is_bad_size
 from trimtab.traces.formats import SourceColumn, TraceFormat
 from trimtab.traces.mapping import TraceMapping
 from trimtab.traces.plausibility import RecordedTimes
-from trimtab.traces.row_filter import row_filter
 from trimtab.traces.slicing import TraceOptions
 from trimtab.traces.source import Progress, RawBlock, TraceSource, read_blocks
 from trimtab.traces.values import (

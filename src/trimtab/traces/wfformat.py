@@ -20,7 +20,7 @@ from typing import Any, Final
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.json_values import amount_at, names_at, table_at, tables_at, text_at
+from trimtab.traces.json_lines import amount_at, names_at, table_at, tables_at, text_at
 from trimtab.traces.run_tables import tables_of
 
 NAME: Final = "wfformat"

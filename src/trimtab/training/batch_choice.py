@@ -11,12 +11,60 @@ source, because one pass tells nothing about the noise of the gradient.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
+from trimtab.domain.training_jobs import Floats
+from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.training.throughput_model import log_overlapped, log_sync
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCurve:
+    """The progress at one global batch, by epoch."""
+
+    grad_sqr: Floats  # [epochs]
+    grad_var: Floats  # [epochs]
+    gain: Floats  # [epochs] progress of an iteration
+    iterations: Floats  # [epochs] done at the end of each
+
+
+class GradientNoise:
+    """The curves of an application; linear between two measured batches. Each answer is kept."""
+
+    def __init__(self, profile: ApplicationProfile) -> None:
+        self._profile = profile
+        self._known: dict[float, BatchCurve] = {}
+
+    def at(self, batch: float) -> BatchCurve:
+        """The curves of this global batch; beyond the measured batches those of the nearest."""
+        if batch not in self._known:
+            self._known[batch] = self._curve(batch)
+        return self._known[batch]
+
+    def _curve(self, batch: float) -> BatchCurve:
+        profile = self._profile
+        sqr, var = self._between(profile.grad_sqr, batch), self._between(profile.grad_var, batch)
+        scale = batch / profile.init_batch
+        gain = (var + sqr) / (var / scale + sqr)
+        return BatchCurve(sqr, var, gain, self._between(profile.iterations, batch))
+
+    def _between(self, values: Floats, batch: float) -> Floats:
+        batches = self._profile.batches
+        high = int(np.searchsorted(batches, batch))
+        if high < len(batches) and batches[high] == batch:
+            return values[high]
+        if high in (0, len(batches)):
+            return values[max(high - 1, 0)]
+        low, width = high - 1, batches[high] - batches[high - 1]
+        between: Floats = (
+            (batch - batches[low]) * values[high] + (batches[high] - batch) * values[low]
+        ) / width
+        return between
+
 
 BATCHES: Final = 50
 _EPS: Final = 1e-8  # of rounding up

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from trimtab.compiled.compiling import compile_by_use, is_compiled
-from trimtab.domain.scaling_table import ScalingTable, rates_between
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes, held_sums
+from trimtab.domain.training_profiles import ScalingTable, rates_between
 from trimtab.solvers.multiple_choice import KERNELS, Choices, choose
 from trimtab.training.allocation_check import first_broken
 from trimtab.training.deadline_plans import (

@@ -19,7 +19,7 @@ import numpy as np
 from trimtab.domain.allocator import JobNeed
 from trimtab.domain.training_jobs import Floats, Ints, Records
 from trimtab.training.batch_choice import goodputs
-from trimtab.training.plain_estimates import never_measured
+from trimtab.training.levels import never_measured
 from trimtab.training.throughput_model import PARAMETERS, fit_throughput, step_seconds
 
 Key = tuple[int, int, int]  # nodes, GPUs, local batch

@@ -9,8 +9,8 @@ import numpy as np
 
 from trimtab.domain.training_jobs import Floats
 from trimtab.metrics import Metric
-from trimtab.metrics.distribution import mean, percentiles
-from trimtab.metrics.fairness import jain_index
+from trimtab.metrics.imbalance import jain_index
+from trimtab.metrics.statistics import mean, percentiles
 from trimtab.training.job_records import JobRecords, Outcome
 
 UNFAIR_FROM = 1.05  # of rho, as in Shockwave's evaluation

@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from trimtab.domain.allocator import JobNeed, Speed
-from trimtab.domain.pair_speeds import PairSpeeds
-from trimtab.domain.scaling_table import ScalingTable
+from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import Floats, Ints, Workload
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.training.least_service import least_of_replayed, least_of_stepped, least_of_table
 from trimtab.training.progress import Truth
 from trimtab.training.replay_truth import ReplayTruth

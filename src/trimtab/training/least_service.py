@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.domain.application_profile import ApplicationProfile, StepMeasurements
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Floats, Workload
-from trimtab.training.gradient_noise import GradientNoise
+from trimtab.domain.training_profiles import ApplicationProfile, ScalingTable, StepMeasurements
+from trimtab.training.batch_choice import GradientNoise
 from trimtab.training.step_times import on_curve
 from trimtab.training.stepped_truth import SteppedJob, StepRates
 

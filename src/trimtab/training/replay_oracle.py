@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from trimtab.domain.allocator import JobNeed
-from trimtab.domain.application_profile import ApplicationProfile
 from trimtab.domain.training_jobs import Floats, Ints, Records
+from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.training.batch_choice import divided_batch
-from trimtab.training.plain_estimates import never_measured
+from trimtab.training.levels import never_measured
 from trimtab.training.step_times import StepTimes
 
 

@@ -25,17 +25,15 @@ from functools import cached_property
 import numpy as np
 
 from trimtab.domain.allocator import Speed
-from trimtab.domain.application_profile import ApplicationProfile
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
+from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.errors import UsageError
-from trimtab.training.batch_choice import LIMITS, divided_batch
+from trimtab.training.batch_choice import LIMITS, GradientNoise, divided_batch
 from trimtab.training.fitted_speed import FittedSpeed
-from trimtab.training.gradient_noise import GradientNoise
-from trimtab.training.plain_estimates import no_services
+from trimtab.training.levels import no_services
 from trimtab.training.progress import TOLERANCE_S, Running
 from trimtab.training.replay_oracle import ReplayOracle
-from trimtab.training.roundings import FINISH_ROUNDINGS
-from trimtab.training.step_times import StepTimes
+from trimtab.training.step_times import FINISH_ROUNDINGS, StepTimes
 
 _PROFILED = 10  # local batches
 

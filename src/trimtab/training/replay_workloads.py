@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from trimtab.domain.application_profile import ApplicationProfile
 from trimtab.domain.training_jobs import JOBS, Floats, Ints, Workload, configs
+from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.errors import TraceError
 from trimtab.traces.read_jobs import JobTable
-from trimtab.training.gradient_noise import GradientNoise
+from trimtab.training.batch_choice import GradientNoise
 from trimtab.training.replay_oracle import ReplayOracle
 from trimtab.training.replay_truth import limits_of
 from trimtab.training.step_times import StepTimes

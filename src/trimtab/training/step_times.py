@@ -8,13 +8,30 @@ beyond the measured nodes and GPUs the nearest measurement counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.application_profile import StepMeasurements
 from trimtab.domain.training_jobs import Floats
+from trimtab.domain.training_profiles import StepMeasurements
+
+
+def _exact(seconds: Floats) -> Floats:
+    return seconds
+
+
+def _up(seconds: Floats) -> Floats:
+    return np.ceil(seconds - 1e-6)  # a sum that misses a full second by an error of rounding stays there
+
+
+FINISH_ROUNDINGS: dict[str, Callable[[Floats], Floats]] = {
+    "exact": _exact,
+    "up": _up,
+    "nearest": np.rint,
+}
+
 
 MOST_NODES: Final = 16  # more nodes than that count as so many: none were measured
 

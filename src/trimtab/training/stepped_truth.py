@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 
 from trimtab.domain.allocator import Epochs, JobNeed, Speed
-from trimtab.domain.pair_speeds import PairSpeeds
+from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
 from trimtab.errors import UsageError
-from trimtab.training.plain_estimates import equal_parts, no_services
+from trimtab.training.levels import equal_parts, no_services
 from trimtab.training.progress import Running
 from trimtab.training.shared_gpus import partner_rows, speeds_together
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.domain.allocator import JobNeed, Speed
-from trimtab.domain.pair_speeds import PairSpeeds
-from trimtab.domain.scaling_table import ScalingTable
-from trimtab.domain.service_loads import guest_kept, host_slowdown, load_of
+from trimtab.domain.service_loads import PairSpeeds, guest_kept, host_slowdown, load_of
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import UsageError
-from trimtab.training.plain_estimates import equal_parts, no_services
+from trimtab.training.levels import equal_parts, no_services
 from trimtab.training.progress import TOLERANCE_S, Running
-from trimtab.training.roundings import FINISH_ROUNDINGS
 from trimtab.training.shared_gpus import pair_needs_s, pair_work, partner_rows, speeds_together
+from trimtab.training.step_times import FINISH_ROUNDINGS
 
 
 class TableSpeed:

@@ -17,13 +17,12 @@ from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.job_places import JobPlaces
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import PolicyError, UsageError
-from trimtab.training.checkpoints import Checkpoints
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decider
 from trimtab.training.gang_placement import PlacementRule
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
-from trimtab.training.node_outages import FailingNode, NodeEvent, NodeEvents
+from trimtab.training.node_outages import Checkpoints, FailingNode, NodeEvent, NodeEvents
 from trimtab.training.progress import Running, Truth
 from trimtab.training.restart_costs import Change, Interval, RestartCost
 from trimtab.training.shared_gpus import charged_s

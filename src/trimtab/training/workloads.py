@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Workload
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import TraceError
 from trimtab.traces.read_jobs import JobTable
 

@@ -16,8 +16,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, empty_plan, memory
 from trimtab.engine.driver import Driver
 from trimtab.experiments.scenario import load_scenario
-from trimtab.experiments.serving.decision_time import decision_s
-from trimtab.experiments.serving.policy_timing import time_policies
+from trimtab.experiments.serving.policy_timing import decision_s, time_policies
 
 PLAN_S = 0.003
 

@@ -16,9 +16,8 @@ from support.builders import cluster, requests
 from support.recordings import simulated
 from trimtab.cli.app import app
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.decision import Status
 from trimtab.domain.options import FAULT, Cancel, Options
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Requests, Status
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import resolve_scenario

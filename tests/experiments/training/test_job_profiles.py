@@ -14,11 +14,10 @@ from support.replay_profiles import toy_profile, write_application
 from trimtab.domain.training_jobs import Records, configs, gpu_nodes
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
-from trimtab.experiments.scenario.parts import Parts
+from trimtab.experiments.scenario.given import Parts
 from trimtab.experiments.training.job_profiles import profile_kind, profiled_jobs
-from trimtab.experiments.training.resolve_training import resolve_training
 from trimtab.experiments.training.training_kind import TRAINING_KIND
-from trimtab.experiments.training.training_scenario import TRAINING_JOBS, RulesSection
+from trimtab.experiments.training.training_scenario import TRAINING_JOBS, RulesSection, resolve_training
 from trimtab.traces.read_jobs import holds_jobs, read_jobs
 from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.replay_truth import ReplayTruth

@@ -13,25 +13,26 @@ import pytest
 
 import trimtab
 from support.training_runs import jobs_of, random_jobs, run_of, scaling_table
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Workload
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
-from trimtab.experiments.scenario.parts import Parts
-from trimtab.experiments.training.resolve_training import resolve_training
-from trimtab.experiments.training.training_bounds import mean_completion_bound_s, most_deadlines
-from trimtab.experiments.training.training_curves import (
+from trimtab.experiments.scenario.given import Parts
+from trimtab.experiments.training.training_bounds import (
     curves_of_jobs,
     edges_of,
     goodput_over_time,
     gpus_over_time,
+    mean_completion_bound_s,
+    most_deadlines,
 )
-from trimtab.experiments.training.training_faults import node_faults
+from trimtab.experiments.training.training_environment import node_faults
 from trimtab.experiments.training.training_inputs import build_training
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import (
     TRAINING_JOBS,
     TrainingScenario,
+    resolve_training,
 )
 from trimtab.training.job_metrics import JOB_METRICS, job_metrics
 from trimtab.training.job_models import TableJobs

@@ -25,8 +25,8 @@ from support.prometheus import ask_until
 from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
-from trimtab.gateway.observe.metric_families import FAMILIES
-from trimtab.live.metric_family import Type
+from trimtab.gateway.observe.metric_store import FAMILIES
+from trimtab.live.prometheus_metrics import Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")

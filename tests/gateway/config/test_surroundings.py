@@ -2,9 +2,9 @@
 
 from math import inf
 
+from trimtab.gateway.app.config_mapping import declared_of
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.config_mapping import declared_of
-from trimtab.gateway.tenants import Tenants
+from trimtab.gateway.tenancy.tenants import Tenants
 
 TEXT = """
 nodes:

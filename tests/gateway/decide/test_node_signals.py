@@ -11,7 +11,7 @@ from trimtab.domain.cluster import RESOURCES
 from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.decide.signals import NodeSignals, RoundTrips
 from trimtab.gateway.model import Tenant
-from trimtab.gateway.nodes.link_meter import LinkMeter
+from trimtab.gateway.nodes.planned_outages import LinkMeter
 
 MIB, GIB = 1 << 20, 1 << 30
 RESOURCED = {"resources": MACHINE}

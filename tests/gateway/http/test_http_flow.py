@@ -27,7 +27,7 @@ from support.gateway.virtual import VirtualLoop, Wire, run_virtual
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings, Timeouts
 from trimtab.gateway.http.data_plane import DataPlane, make_context
-from trimtab.gateway.http.stream_fast_path import StreamFastPath
+from trimtab.gateway.http.response_relay import StreamFastPath
 from trimtab.gateway.http.timeouts import HORIZON_S, TICK_S
 from trimtab.gateway.http.upstream_attempt import UpstreamAttempt
 from trimtab.gateway.model import Outcome

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from support.gateway.plane import KEY_DIGEST, answers, gateway, ok, post, run
-from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import TenantLimits
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.model import Tenant
-from trimtab.gateway.tenant_limits import Limits, duration
+from trimtab.gateway.tenancy.tenant_limits import Limits, duration
 
 ORIGIN = "https://app.example.org"
 NODES = b"X-RateLimit-Limit-Requests: 7\r\naccess-control-allow-origin: *\r\nx-kept: 1\r\n"

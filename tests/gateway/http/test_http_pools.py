@@ -6,7 +6,7 @@ import asyncio
 
 from support.gateway.plane import answers, gateway, ok, post, read_request, run
 from support.waiting import until
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 
 

@@ -14,7 +14,7 @@ from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TICK_S, TimeoutScanner
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.stall_detector import AWAY_S
+from trimtab.gateway.stalled_streams import AWAY_S
 
 
 class Item:

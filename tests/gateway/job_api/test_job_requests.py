@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from support.gateway.plane import answers, gateway, ok, post
-from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.lifecycle import surroundings
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.maintenance import StoreSpec
 from trimtab.gateway.decide.pools import SPARE_TENANTS
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_requests import job_request
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.lifecycle import surroundings
 from trimtab.gateway.model import Refusal, Tenant
-from trimtab.gateway.tenant_limits import Limits
+from trimtab.gateway.tenancy.tenant_limits import Limits
 
 ASYNC = b"prefer: respond-async\r\n"
 

@@ -18,9 +18,9 @@ import pytest
 
 from support.gateway.plane import Plane, gateway, read_request
 from support.waiting import until
-from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.routes import RouteSpec, resolved
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi

@@ -16,13 +16,13 @@ from aiohttp.test_utils import TestServer
 
 from support.gateway.plane import listening
 from support.waiting import until
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.gateway_control import GatewayControl
+from trimtab.gateway.app.lifecycle import opened
+from trimtab.gateway.app.node_changes import NodeChanges
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.gateway_control import GatewayControl
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.lifecycle import opened
-from trimtab.gateway.node_changes import NodeChanges
-from trimtab.gateway.run_time_keys import RunTimeKeys
+from trimtab.gateway.tenancy.run_time_keys import RunTimeKeys
 
 
 class Studio:

@@ -12,7 +12,7 @@ from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Outcome
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents, Success
-from trimtab.gateway.stall_detector import StallDetector
+from trimtab.gateway.stalled_streams import StallDetector
 
 
 class Notes:

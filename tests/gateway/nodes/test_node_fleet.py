@@ -9,9 +9,9 @@ from support.gateway.node_world import Heard, fleet_of, run_virtual, spec
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
+from trimtab.gateway.nodes.health_rule import SlowStartOptions
 from trimtab.gateway.nodes.node_spec import Listing
 from trimtab.gateway.nodes.node_state import Hold
-from trimtab.gateway.nodes.slow_start import SlowStartOptions
 
 
 def test_a_node_gets_work_while_nothing_holds_it_and_listeners_hear_of_the_change_only() -> None:

@@ -11,7 +11,7 @@ from trimtab.gateway.model import Attempt, Cause, Exchange, Health
 from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.health_rule import AttemptEvents, HealthRule, Success
-from trimtab.gateway.stall_detector import AWAY_S, StallDetector
+from trimtab.gateway.stalled_streams import AWAY_S, StallDetector
 
 
 def stop_for(seconds: float) -> None:

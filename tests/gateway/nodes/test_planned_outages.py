@@ -13,8 +13,8 @@ import pytest
 from support.gateway.dispatch_bench import Asked, Bench, on_bench
 from trimtab.errors import ConfigError
 from trimtab.forecast.availability import next_outages_s
+from trimtab.gateway.app.config_mapping import declared_of
 from trimtab.gateway.config import parse_config
-from trimtab.gateway.config_mapping import declared_of
 from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.node_state import Hold

@@ -3,7 +3,7 @@
 import pytest
 
 from trimtab.gateway.model import Tenant
-from trimtab.gateway.nodes.tenant_failures import TenantFailures
+from trimtab.gateway.nodes.tenant_holds import TenantFailures
 
 
 def test_the_rate_leaves_out_the_node_in_question() -> None:

@@ -12,17 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.gateway.observe_builders import make_exchange, make_node
 from trimtab.gateway.model import Attempt, Cause, Health, Outcome, Refusal, Usage
-from trimtab.gateway.nodes.resource_use import resource_use
+from trimtab.gateway.nodes.node_resources import resource_use
 from trimtab.gateway.observe import summaries
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.exposition import exposition
-from trimtab.gateway.observe.metric_families import FAMILIES
-from trimtab.gateway.observe.metric_store import MetricStore
+from trimtab.gateway.observe.metric_store import FAMILIES, MetricStore
 from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
 from trimtab.gateway.observe.status import node_figures, observed
 from trimtab.gateway.observe.window import Second, percentiles_s, variance_s2
-from trimtab.gateway.stream_gaps import StreamGaps
-from trimtab.metrics.distribution import coefficient_of_variation, variance
+from trimtab.gateway.stalled_streams import StreamGaps
+from trimtab.metrics.statistics import coefficient_of_variation, variance
 
 
 class Clock:

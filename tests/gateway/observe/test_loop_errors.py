@@ -6,8 +6,7 @@ import asyncio
 import io
 import json
 
-from trimtab.gateway.observe.logs import set_up_logs
-from trimtab.gateway.observe.loop_errors import LoopErrors
+from trimtab.gateway.observe.logs import LoopErrors, set_up_logs
 
 
 def test_a_repeated_error_is_one_traceback_and_ever_rarer_lines_in_the_form_of_the_log() -> None:

@@ -15,11 +15,11 @@ from support.gateway.dispatch_bench import Asked, Bench, on_bench
 from support.gateway.machines import CORES, LOADS, SERVICE_S, Machines
 from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.experiments.serving.replay import replay
+from trimtab.gateway.app.recorder_setup import new_recorder
 from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.model import Outcome, Tenant
 from trimtab.gateway.record.recorded_rows import Signals, UseThinning
 from trimtab.gateway.record.recorder import RecordSettings
-from trimtab.gateway.recorder_setup import new_recorder
 from trimtab.traces.gateway_format import VERSION, file_name
 
 SLOTS, REQUESTS, SEEDS, LOAD = 8, 400, 3, 0.15

@@ -10,7 +10,7 @@ from typing import Any
 from support.decisions import make_decision
 from trimtab.errors import UsageError
 from trimtab.gateway.admin.control import Status
-from trimtab.gateway.config.key_requests import run_time_key
+from trimtab.gateway.config.keys import run_time_key
 from trimtab.gateway.model import (
     Attempt,
     Cause,

@@ -15,7 +15,7 @@ import yaml
 from aiohttp import web
 
 from support.gateway.app_backend import AppBackend
-from trimtab.gateway.assembly import Gateway
+from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 
 PATIENT_S = 200.0

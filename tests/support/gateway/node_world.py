@@ -11,8 +11,7 @@ from aiohttp import web
 
 from support.gateway.app_backend import AppBackend
 from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome, Tenant
-from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
-from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.fleet import Fleet, FleetListener, FleetOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents
 from trimtab.gateway.nodes.node_spec import NodeSpec
 

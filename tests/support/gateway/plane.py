@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from support.gateway.stub_dispatcher import Notes, RoundRobin, node_at
-from trimtab.gateway.admission import Admission
 from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Exchange, Tenant

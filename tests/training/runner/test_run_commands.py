@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.train_runs import job, jobs_text, last_state, train
 from trimtab.cli.app import app
-from trimtab.training.runner.live_table import JobRow
+from trimtab.training.runner.live_job import JobRow
 from trimtab.training.runner.run_ledger import KnownRun, RunLedger
 from trimtab.training.runner.train_jobs import RunOutcome
 

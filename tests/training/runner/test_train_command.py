@@ -23,8 +23,7 @@ from support.train_runs import job, jobs_text, last_state
 from trimtab.cli.app import app
 from trimtab.cli.train_progress import jobs_table
 from trimtab.training.runner import run_ledger, train_jobs
-from trimtab.training.runner.live_job import LiveJob
-from trimtab.training.runner.live_table import JobRow
+from trimtab.training.runner.live_job import JobRow, LiveJob
 
 COMMAND = [sys.executable, "-c", "from trimtab.cli import main; main()", "train"]
 

@@ -18,8 +18,7 @@ from support.train_runs import BY_PROGRESS, job, last_state, train
 from trimtab.cli.app import app
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.runner.generation import Generation
-from trimtab.training.runner.live_job import LiveJob
-from trimtab.training.runner.live_table import JobRow
+from trimtab.training.runner.live_job import JobRow, LiveJob
 from trimtab.training.runner.train_reports import listed_runs
 
 ITEMS = 64

@@ -17,8 +17,7 @@ from trimtab.clusters.heartbeats import BEAT_S
 from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
 from trimtab.clusters.processes.large_values import Spool
 from trimtab.clusters.processes.wire import Frames, Setup, framed, outcome_message, read_start
-from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
-from trimtab.live.stage_logging import install
+from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute, install
 
 CANCEL = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1

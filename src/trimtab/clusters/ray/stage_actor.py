@@ -18,8 +18,7 @@ from trimtab.clusters.heartbeats import ticks_used
 from trimtab.clusters.messages import NODE_VARIABLE, outcome_fields, read_attempt
 from trimtab.clusters.peak_memory import MemoryLimits, PeakMemory, declared_gib
 from trimtab.live.stage_backend import Cause, Outcome, Ref, StageError, digest_of
-from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute
-from trimtab.live.stage_logging import install
+from trimtab.live.stage_execution import Cancelled, LoadedStages, by_worker, execute, install
 
 CONTROL = "control"  # the concurrency group of what must not wait for a stage
 

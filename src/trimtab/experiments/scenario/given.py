@@ -7,7 +7,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +24,7 @@ from trimtab.experiments.scenario.scenario_files import as_path
 from trimtab.experiments.scenario.spec.scenario import ClusterPart, Scenario
 from trimtab.traces import Trace, read_trace, write_trace
 from trimtab.traces.frames import as_frame
+from trimtab.traces.source import Progress
 
 ScenarioSource: TypeAlias = Scenario | str | os.PathLike[str] | Mapping[str, Any]
 ClusterSource: TypeAlias = ClusterPart | str | os.PathLike[str] | Mapping[str, Any]
@@ -84,3 +87,22 @@ def _written(trace: Trace) -> Path:
     # Named by its content, so that equal traces give equal scenarios.
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     return path.rename(folder / f"trace-{digest}.parquet")
+
+
+ReadingBar: TypeAlias = Callable[[str], AbstractContextManager[Progress]]
+"""Shows how far a file is read, under this title."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts; None = the scenario's own."""
+
+    trace: Path | None = None
+    cluster: ClusterPart | Path | None = None
+    profiles: Path | None = None
+    limit: int | None = None  # items kept of the trace
+    load: float | None = None
+    policies: Sequence[str] | None = None
+    seeds: int | Sequence[int] | None = None
+    change: Callable[[Scenario], Scenario] | None = None  # of requests: rows of the trace, what if
+    given: Mapping[str, str] = field(default_factory=dict)  # part that is given → what the user calls it

@@ -23,7 +23,7 @@ from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.spec.shared_types import FloatArray
 from trimtab.experiments.serving.live_run import live_run_of_log, live_run_of_recording
 from trimtab.metrics import Estimate, paired_difference_ci95
-from trimtab.metrics.distribution import mean, percentiles
+from trimtab.metrics.statistics import mean, percentiles
 from trimtab.policies import canonical, find
 
 BATCHES: Final = 10  # of the recorded window: few, so that they are long

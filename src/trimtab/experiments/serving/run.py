@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Degraded
+from trimtab.domain.requests import Reason
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.engine.provided import degraded
@@ -22,10 +22,14 @@ from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
 from trimtab.experiments.scenario.given import ClusterSource, ScenarioSource, TraceSource, resolved
 from trimtab.experiments.scenario.trace_rows import trace_columns
-from trimtab.experiments.serving.request_table import request_table
+from trimtab.experiments.serving.record_tables import (
+    best_store_hit_frac,
+    request_table,
+    stage_table,
+    summarised_stages,
+)
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
-from trimtab.experiments.serving.stage_tables import best_store_hit_frac, stage_table, summarised_stages
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -34,8 +38,13 @@ from trimtab.experiments.serving.warnings import (
     unfit_note,
 )
 from trimtab.metrics import RANKED_FROM, Records, compute, served_frac
-from trimtab.metrics.run_paths import RunPath, chosen_paths
-from trimtab.metrics.stage_summaries import StageSummary, bottleneck_text, stage_summaries
+from trimtab.metrics.chain_metrics import (
+    RunPath,
+    StageSummary,
+    bottleneck_text,
+    chosen_paths,
+    stage_summaries,
+)
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
 from trimtab.words import counted

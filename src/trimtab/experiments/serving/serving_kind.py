@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy, members
+from trimtab.domain.requests import Reason
 from trimtab.engine import simulator
 from trimtab.engine.provided import SIMULATOR, degraded
 from trimtab.engine.records import records_of
@@ -23,12 +23,12 @@ from trimtab.experiments.file_stamp import file_stamp
 from trimtab.experiments.machine import cores
 from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
-from trimtab.experiments.scenario.parts import Parts, ReadingBar
+from trimtab.experiments.scenario.given import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
-from trimtab.experiments.scenario.spec.set_times import set_time_notes
+from trimtab.experiments.scenario.spec.shared_types import set_time_notes
 from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
 from trimtab.experiments.serving.policy_timing import time_policies
-from trimtab.experiments.serving.request_table import request_table
+from trimtab.experiments.serving.record_tables import request_table
 from trimtab.experiments.serving.run_curves import curves_of
 from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes

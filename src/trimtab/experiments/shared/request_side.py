@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.domain.decision import Status
+from trimtab.domain.requests import Status
 from trimtab.domain.training_jobs import Flags, Floats
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver

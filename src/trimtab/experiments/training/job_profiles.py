@@ -17,9 +17,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import polars as pl
 
-from trimtab.domain.application_profile import ApplicationProfile
-from trimtab.domain.scaling_table import ScalingTable
 from trimtab.domain.training_jobs import Ints, Workload
+from trimtab.domain.training_profiles import ApplicationProfile, ScalingTable
 from trimtab.errors import TraceError
 from trimtab.experiments.training.training_scenario import RulesSection
 from trimtab.traces.application_profiles import (
@@ -42,8 +41,7 @@ from trimtab.traces.gavel_jobs import (
 )
 from trimtab.traces.read_jobs import JobTable, asks_of
 from trimtab.traces.scaling_profiles import read_scaling_profiles
-from trimtab.training.gavel_pairs import with_pairs
-from trimtab.training.gavel_workloads import gavel_workload
+from trimtab.training.gavel_workloads import gavel_workload, with_pairs
 from trimtab.training.job_models import JobModel, ReplayJobs, SteppedJobs, TableJobs, restart_seconds
 from trimtab.training.performance.estimated_table import estimated_table
 from trimtab.training.replay_truth import ReplayOptions, ReplayTruth

@@ -12,15 +12,14 @@ import polars as pl
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.job_places import JobPlaces, NodeOffer, misfit, places_of
-from trimtab.domain.pair_speeds import PairSpeeds
-from trimtab.domain.scaling_table import ScalingTable
+from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import Floats, Ints, Records, Workload, gpu_nodes
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
-from trimtab.experiments.training.generated_pairs import generated_pairs
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
 from trimtab.experiments.training.service_inputs import SERVICE, with_services
-from trimtab.experiments.training.training_quotas import limited, quota_gpus_of
+from trimtab.experiments.training.training_environment import generated_pairs, limited, quota_gpus_of
 from trimtab.experiments.training.training_scenario import (
     GenerateJobs,
     JobsSection,

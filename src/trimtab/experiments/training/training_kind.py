@@ -15,15 +15,19 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice, PolicyTiming, SeriesText
 from trimtab.experiments.curves import Curves
 from trimtab.experiments.file_stamp import file_stamp
-from trimtab.experiments.scenario.parts import Parts, ReadingBar
+from trimtab.experiments.scenario.given import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
-from trimtab.experiments.scenario.spec.set_times import set_time_notes
-from trimtab.experiments.training.resolve_training import resolve_training
-from trimtab.experiments.training.training_bounds import mean_completion_bound_s, most_deadlines
-from trimtab.experiments.training.training_curves import curves_of_jobs, edges_of, job_table
-from trimtab.experiments.training.training_faults import node_faults
+from trimtab.experiments.scenario.spec.shared_types import set_time_notes
+from trimtab.experiments.training.training_bounds import (
+    curves_of_jobs,
+    edges_of,
+    job_table,
+    mean_completion_bound_s,
+    most_deadlines,
+)
+from trimtab.experiments.training.training_environment import node_faults
 from trimtab.experiments.training.training_inputs import TrainingInputs, build_training, gpus_by_type
-from trimtab.experiments.training.training_scenario import TRAINING_JOBS, TrainingScenario
+from trimtab.experiments.training.training_scenario import TRAINING_JOBS, TrainingScenario, resolve_training
 from trimtab.metrics import Metric
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,

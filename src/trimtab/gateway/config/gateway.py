@@ -8,7 +8,6 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from trimtab.domain.needs import Need
-from trimtab.gateway.config.calendar import MaintenanceSpec, maintenance_field_errors
 from trimtab.gateway.config.chain_entries import Chains, ChainWorkersSpec
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
@@ -38,7 +37,14 @@ from trimtab.gateway.config.routes import (
     resolved,
     route_field_errors,
 )
-from trimtab.gateway.config.surroundings import Models, Zones, demand_field_errors, zone_field_errors
+from trimtab.gateway.config.surroundings import (
+    MaintenanceSpec,
+    Models,
+    Zones,
+    demand_field_errors,
+    maintenance_field_errors,
+    zone_field_errors,
+)
 from trimtab.gateway.config.traffic import (
     CorsSpec,
     FairnessSpec,

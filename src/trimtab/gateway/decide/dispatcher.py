@@ -25,8 +25,7 @@ from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import RequestBuilder, SessionAffinity, no_response
 from trimtab.gateway.decide.signals import NodeSignals
 from trimtab.gateway.model import Cause, Exchange, Node
-from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.node_resources import use_of
 from trimtab.gateway.nodes.tenant_holds import name_of
 

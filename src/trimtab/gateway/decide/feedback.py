@@ -11,7 +11,7 @@ from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import SessionAffinity
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.link_meter import LARGE_BYTES
+from trimtab.gateway.nodes.planned_outages import LARGE_BYTES
 
 
 class Feedback:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 from zlib import crc32
 
-from trimtab.domain.decision import Reason, Status
+from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import BACKGROUND
 from trimtab.engine.live_driver import Ended, RequestSpec
 from trimtab.engine.slots import UNESTIMATED
@@ -20,7 +20,7 @@ from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import DEADLINE_CODE, Exchange, Health, Node, Refusal
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.link_meter import GIB
+from trimtab.gateway.nodes.planned_outages import GIB
 
 MOST: Final = 65_536
 _Key = TypeVar("_Key")

@@ -28,11 +28,10 @@ from trimtab.gateway.decide.dispatch_rules import Declared
 from trimtab.gateway.decide.learning import ClassCounts, DemandFit
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.link_meter import LinkMeter
 from trimtab.gateway.nodes.node_resources import capacity_of, said_by
 from trimtab.gateway.nodes.node_spec import NodeSpec
 from trimtab.gateway.nodes.node_state import FAULTS
-from trimtab.gateway.nodes.planned_outages import Window
+from trimtab.gateway.nodes.planned_outages import LinkMeter, Window
 
 KEPT: Final = 16  # checks of a node
 SAME_FRAC: Final = 0.01  # capacities that differ by less are the same

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trimtab.gateway.api.batch_body import divided, joined
+from trimtab.gateway.api.errors import final_refusal
 from trimtab.gateway.api.usage import read_answer
-from trimtab.gateway.http.final_errors import final_refusal
 from trimtab.gateway.http.framing import ResponseHead
 from trimtab.gateway.http.inner_exchange import InnerExchange
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange

@@ -13,8 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trimtab.gateway.api.cache_control import cache_control
-from trimtab.gateway.api.determinism import is_deterministic
+from trimtab.gateway.api.request_options import cache_control, is_deterministic
 from trimtab.gateway.http.framing import Length, ResponseHead
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from trimtab.gateway.admission import Admission
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
@@ -26,7 +26,7 @@ from trimtab.gateway.model import (
     Observers,
     Refusal,
 )
-from trimtab.gateway.nodes.link_meter import LinkMeter
+from trimtab.gateway.nodes.planned_outages import LinkMeter
 
 MIB = 1_048_576
 

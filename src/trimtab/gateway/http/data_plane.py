@@ -7,7 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from trimtab.gateway.admission import Admission
+from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings
 from trimtab.gateway.http.inbox import Inbox
@@ -16,7 +16,7 @@ from trimtab.gateway.http.tenant_budget import TenantBudget
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.upstream_connection import Pools
 from trimtab.gateway.model import Dispatcher, Observers, Refusal
-from trimtab.gateway.stall_detector import StallDetector
+from trimtab.gateway.stalled_streams import StallDetector
 
 DRAIN_STEP_S = 0.02
 SHUTDOWN_DELAY_S = 1.0

@@ -8,7 +8,7 @@ from trimtab.gateway.http.request import Request
 from trimtab.gateway.model import Exchange
 
 if TYPE_CHECKING:
-    from trimtab.gateway.tenant_limits import Limits
+    from trimtab.gateway.tenancy.tenant_limits import Limits
 
 
 class IncomingExchange(Exchange):

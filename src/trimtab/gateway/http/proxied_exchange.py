@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from trimtab.gateway.api.errors import response_bytes
+from trimtab.gateway.api.errors import final_event, final_refusal, response_bytes
 from trimtab.gateway.api.usage import read_answer
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.connection_context import Client, ConnectionContext, Group, Timeouts
 from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.exchange_timeouts import look
-from trimtab.gateway.http.final_errors import final_event, final_refusal
 from trimtab.gateway.http.framing import Length, ResponseHead
 from trimtab.gateway.http.incoming_exchange import IncomingExchange
 from trimtab.gateway.http.request import Request
@@ -20,9 +19,9 @@ from trimtab.gateway.http.response_relay import Relay, connection_line
 from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line
 from trimtab.gateway.model import Attempt, Cause, Dialect, Node, Outcome, Refusal, Usage
-from trimtab.gateway.nodes.status_causes import cause_of_status
+from trimtab.gateway.nodes.node_state import cause_of_status
 from trimtab.gateway.nodes.tenant_holds import name_of
-from trimtab.gateway.stream_gaps import StreamGaps
+from trimtab.gateway.stalled_streams import StreamGaps
 
 MAX_LOST_NODES = 2  # a request that has lost this many nodes may itself crash them
 _REFUSALS = (Cause.CONNECT, Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD)  # the node has done no work

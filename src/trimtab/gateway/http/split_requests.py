@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trimtab.gateway.api.errors import final_refusal
 from trimtab.gateway.api.split_body import join, split
 from trimtab.gateway.api.usage import read_answer
-from trimtab.gateway.http.final_errors import final_refusal
 from trimtab.gateway.http.inner_exchange import InnerExchange
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.model import Cause, Facts

@@ -7,7 +7,7 @@ import logging
 from math import inf
 from typing import Protocol
 
-from trimtab.gateway.stall_detector import StallDetector
+from trimtab.gateway.stalled_streams import StallDetector
 
 _log = logging.getLogger(__name__)
 

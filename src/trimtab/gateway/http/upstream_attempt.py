@@ -12,13 +12,12 @@ from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.framing import Length, ResponseHead
 from trimtab.gateway.http.request import Request
 from trimtab.gateway.http.response_observer import ResponseObserver
-from trimtab.gateway.http.response_relay import Relay
-from trimtab.gateway.http.stream_fast_path import StreamFastPath
+from trimtab.gateway.http.response_relay import Relay, StreamFastPath
 from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
 from trimtab.gateway.http.usage_option import UsageOption
 from trimtab.gateway.model import Attempt, Cause, Facts
-from trimtab.gateway.nodes.link_meter import Transfer
-from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
+from trimtab.gateway.nodes.node_state import cause_of_status, says_overloaded
+from trimtab.gateway.nodes.planned_outages import Transfer
 
 _COUNTED = Length.COUNTED
 KEPT_BYTES = 65_536  # limit for a node's own error, which is relayed if no other node can answer

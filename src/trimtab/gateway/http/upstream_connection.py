@@ -19,7 +19,7 @@ from trimtab.gateway.http.framing import (
 )
 from trimtab.gateway.http.inbox import Inbox
 from trimtab.gateway.http.outbox import Outbox
-from trimtab.gateway.http.stream_fast_path import StreamFastPath
+from trimtab.gateway.http.response_relay import StreamFastPath
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Tunnel
 from trimtab.gateway.model import Cause, Node

@@ -19,8 +19,14 @@ from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.batch_runner import BATCH_KIND, WINDOW_S
 from trimtab.gateway.job_api.client_files import ClientFile, ClientFiles
-from trimtab.gateway.job_api.job_facts import METHOD
-from trimtab.gateway.job_api.job_handlers import JobRequest, RefusedError, guarded, json_answer, page_of
+from trimtab.gateway.job_api.job_handlers import (
+    METHOD,
+    JobRequest,
+    RefusedError,
+    guarded,
+    json_answer,
+    page_of,
+)
 from trimtab.gateway.model import Kind, Refusal
 from trimtab.jobs import ACTIVE, Job, JobFiles, JobQueue, JobSpec, JobState, JobStore
 from trimtab.jobs.store.schema import batches

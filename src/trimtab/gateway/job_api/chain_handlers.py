@@ -15,8 +15,7 @@ from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.chain_runner import CHAIN_KIND, JSON_TYPE
 from trimtab.gateway.job_api.chain_workers import ChainWorkers
-from trimtab.gateway.job_api.job_facts import parameters_of
-from trimtab.gateway.job_api.job_handlers import JobRequest, RefusedError, guarded, json_answer
+from trimtab.gateway.job_api.job_handlers import JobRequest, RefusedError, guarded, json_answer, parameters_of
 from trimtab.gateway.job_api.job_requests import charged
 from trimtab.gateway.job_api.job_views import job_view
 from trimtab.gateway.model import Facts, Refusal, Tenant

@@ -14,7 +14,7 @@ from trimtab.chains.results import Result
 from trimtab.errors import UsageError
 from trimtab.gateway.job_api.chain_workers import ChainWorkers, inputs_of
 from trimtab.gateway.job_api.job_exchange import JobExchange
-from trimtab.gateway.job_api.job_facts import METHOD
+from trimtab.gateway.job_api.job_handlers import METHOD
 from trimtab.gateway.job_api.node_runner import Surroundings
 from trimtab.gateway.model import Observers, Outcome, Refusal
 from trimtab.gateway.observe.usage_observer import Usages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trimtab.gateway.job_api.job_facts import METHOD, facts_of
+from trimtab.gateway.job_api.job_handlers import METHOD, facts_of
 from trimtab.gateway.model import Attempt, Endpoint, Exchange, Node, Refusal, Tenant
 from trimtab.jobs import Job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,7 +14,6 @@ import orjson
 from trimtab.gateway.api.endpoints import path_id
 from trimtab.gateway.api.errors import error_body
 from trimtab.gateway.http.connection_context import LocalAnswer
-from trimtab.gateway.job_api.job_facts import VIDEOS, parameters_of
 from trimtab.gateway.job_api.job_views import job_view, video_view
 from trimtab.gateway.model import Dialect, Endpoint, Facts, Kind, Refusal
 from trimtab.jobs import (
@@ -28,6 +27,24 @@ from trimtab.jobs import (
     TooManyBytes,
     TooManyJobs,
 )
+
+METHOD = "POST"  # of every request that can become a job
+VIDEOS = "/v1/videos"  # where videos are made, in OpenAI's API and at nodes that have it
+
+_NAMES = [field.name for field in fields(Facts)]
+
+
+def parameters_of(facts: Facts) -> dict[str, Any]:
+    """The sizes of a request, never its text."""
+    return {name: getattr(facts, name) for name in _NAMES}
+
+
+def facts_of(job: Job) -> Facts:
+    """The facts that `parameters_of` has written, possibly in another version."""
+    known = {name: job.parameters[name] for name in _NAMES if name in job.parameters}
+    known["prefix_blocks"] = tuple(known.get("prefix_blocks", ()))
+    return Facts(**known)
+
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import orjson
 
 from trimtab.gateway.api.usage import meter_for
 from trimtab.gateway.job_api.job_exchange import JobExchange
-from trimtab.gateway.job_api.job_facts import METHOD, VIDEOS
+from trimtab.gateway.job_api.job_handlers import METHOD, VIDEOS
 from trimtab.gateway.job_api.node_client import PIECE_BYTES, Lost, NodeClient
 from trimtab.gateway.model import (
     Attempt,
@@ -30,7 +30,7 @@ from trimtab.gateway.model import (
     Refusal,
     Tenant,
 )
-from trimtab.gateway.nodes.status_causes import cause_of_status, says_overloaded
+from trimtab.gateway.nodes.node_state import cause_of_status, says_overloaded
 from trimtab.jobs import Job, JobResult, JobState, NotKept, ResultFile, RunProgress, StoredResult, TooLarge
 
 logger = logging.getLogger(__name__)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Node
-from trimtab.gateway.nodes.address import Address, parse_base
-from trimtab.gateway.nodes.credentials import authorization, tls_context
-from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.address import Address, authorization, parse_base, tls_context
+from trimtab.gateway.nodes.health_rule import SlowStart, SlowStartOptions
 from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
 from trimtab.gateway.nodes.node_state import (
     FAULTS,
@@ -28,9 +27,51 @@ from trimtab.gateway.nodes.node_state import (
     Hold,
     NodeState,
 )
-from trimtab.gateway.nodes.slow_start import SlowStart, SlowStartOptions
 from trimtab.gateway.nodes.tenant_holds import TenantHolds
-from trimtab.gateway.stall_detector import StallDetector
+from trimtab.gateway.stalled_streams import StallDetector
+
+
+class FleetListener:
+    """A part that follows the nodes overrides the methods that it needs. Calls must not raise or wait."""
+
+    def on_added(self, node: Node) -> None:
+        """The fleet has a new node, at the end; or a removed one is back at its old index."""
+
+    def on_removed(self, node: Node) -> None:
+        """The node is gone. Its index stays taken."""
+
+    def on_switch(self, node: Node) -> None:
+        """The node gets work from now on, or gets none: see `Fleet.gets_work`."""
+
+    def on_tenant_released(self, node: Node, tenant: str) -> None:
+        """The node is no longer withheld from this tenant: see `nodes.tenant_holds`."""
+
+    def on_models(self, node: Node) -> None:
+        """`node.models` or its adapters have changed."""
+
+    def on_adapters(self, node: Node) -> None:
+        """The node holds other adapters or models: `NodeState.held`."""
+
+    def on_capacity(self, node: Node) -> None:
+        """`node.max_requests` has changed, or the part of it that slow start allows."""
+
+    def on_report(self, node: Node, source: str, values: Mapping[str, float]) -> None:
+        """`node.reported` has other values, these from this source; none = its reports are too old."""
+
+    def on_round_trip(self, node: Node, seconds: float) -> None:
+        """A health check of the node took this long."""
+
+
+class RemovalHook(FleetListener):
+    """Calls `removed(node)` when a node is gone."""
+
+    def __init__(self, removed: Callable[[Node], None]) -> None:
+        self._removed = removed
+
+    def on_removed(self, node: Node) -> None:
+        """A FleetListener method."""
+        self._removed(node)
+
 
 logger = logging.getLogger(__name__)
 

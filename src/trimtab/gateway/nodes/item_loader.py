@@ -16,12 +16,11 @@ from math import inf
 from typing import Final
 
 from trimtab.gateway.model import LoadEvent, Node
-from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.fleet_listener import FleetListener
-from trimtab.gateway.nodes.hook_client import HookClient, HookError
+from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.load_hooks import HookCall, ItemHooks, LoadHooks
+from trimtab.gateway.nodes.node_calls import HookClient, HookError
 from trimtab.gateway.nodes.node_state import MAY_HAVE_RESTARTED
-from trimtab.gateway.nodes.periodic import PeriodicTask
+from trimtab.gateway.nodes.polling import PeriodicTask
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
-from trimtab.gateway.model import Health, Node
+from trimtab.gateway.model import Cause, Health, Node
 from trimtab.gateway.nodes.address import Address
 from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
+
+RATE_LIMITED_STATUS: Final = 429
+_UNAVAILABLE: Final = 503
+_OVERLOADED: Final = re.compile(rb'"(?:error_type|type|code)"\s*:\s*"[^"]{0,64}overloaded', re.IGNORECASE)
+
+
+def cause_of_status(status: int, node: Node) -> Cause | None:
+    """The cause that an error status stands for; None = no error of the node."""
+    if status == RATE_LIMITED_STATUS:
+        return Cause.BUSY if node.is_429_its_own else Cause.RATE_LIMITED
+    if status == _UNAVAILABLE:
+        return Cause.BUSY
+    return Cause.SERVER_ERROR if status >= 500 else None
+
+
+def says_overloaded(body: bytes) -> bool:
+    """Whether the body of an error says that the node itself is full."""
+    return _OVERLOADED.search(body) is not None
 
 
 class Hold(Enum):

@@ -32,13 +32,13 @@ from trimtab.gateway.model import (
     Tenant,
     Usage,
 )
-from trimtab.gateway.nodes.resource_use import ResourceUse
+from trimtab.gateway.nodes.node_resources import ResourceUse
 from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.usage_observer import uncounted_reason
 from trimtab.gateway.observe.window import Second
-from trimtab.gateway.stream_gaps import StreamGaps
-from trimtab.live.metric_family import Row
+from trimtab.gateway.stalled_streams import StreamGaps
+from trimtab.live.prometheus_metrics import Row
 from trimtab.version import __version__
 
 OTHER: Final = "other"

@@ -15,8 +15,8 @@ import numpy as np
 from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
-from trimtab.metrics.distribution import coefficient_of_variation, mean, ratio, variance
 from trimtab.metrics.imbalance import resource_figures
+from trimtab.metrics.statistics import coefficient_of_variation, mean, ratio, variance
 
 MINUTE_S = 60
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from trimtab.gateway.model import Attempt, Exchange, Facts, Node, Usage
-from trimtab.gateway.nodes.link_meter import LARGE_BYTES
+from trimtab.gateway.nodes.planned_outages import LARGE_BYTES
 from trimtab.gateway.record.pseudonyms import Pseudonyms
 from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, RequestRow
 

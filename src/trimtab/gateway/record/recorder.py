@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
 from trimtab.gateway.model import DecisionListener, Exchange, Health, LoadEvent, Node, Observer
-from trimtab.gateway.nodes.fleet_listener import FleetListener
+from trimtab.gateway.nodes.fleet import FleetListener
 from trimtab.gateway.record.pseudonyms import Pseudonyms
 from trimtab.gateway.record.recorded_rows import (
     KEPT,

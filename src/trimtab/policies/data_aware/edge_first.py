@@ -13,9 +13,8 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
-from trimtab.policies.shared.delivery import delivered_completion_s
+from trimtab.policies.shared.delivery import delivered_completion_s, round_trip_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.transfers import round_trip_s
 from trimtab.policies.shared.without import NO_LINKS, NO_LOADS
 
 

@@ -26,9 +26,9 @@ from trimtab.domain.view import (
     plain,
     type_of_node,
 )
+from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import FULL_BUSY, FULL_OVERDUE, n_groups, refresh_nodes
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
-from trimtab.policies.shared.transfers import round_trip_s
 from trimtab.policies.shared.wait_index import (
     Cost,
     has_free,

@@ -22,7 +22,7 @@ from trimtab.policies.load_aware.least_expected_completion import (
     rank_by_completion,
 )
 from trimtab.policies.shared.node_words import refresh_nodes
-from trimtab.policies.shared.part_weights import part_weights
+from trimtab.policies.shared.sampling import part_weights
 from trimtab.policies.shared.selection import rank
 from trimtab.policies.shared.without import NO_LOADS
 

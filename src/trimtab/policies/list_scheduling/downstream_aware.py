@@ -24,11 +24,10 @@ from trimtab.policies.shared.claims import (
     room_for_claims,
     wait_behind_s,
 )
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
-from trimtab.policies.shared.fitting import last_if_full, starts_now
-from trimtab.policies.shared.idle import idle_at, n_idle, room_for_idle
+from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s, transfer_s
+from trimtab.policies.shared.room import last_if_full, starts_now
 from trimtab.policies.shared.selection import NOTES, rank_noted
-from trimtab.policies.shared.transfers import transfer_s
+from trimtab.policies.shared.waits import idle_at, n_idle, room_for_idle
 from trimtab.policies.shared.what_follows import Outlook, least_after_s, notes_and_types, outlook
 from trimtab.policies.shared.without import PLAIN_REQUESTS, SLOTS_ONLY
 

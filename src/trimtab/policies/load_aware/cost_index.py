@@ -24,6 +24,7 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.load_aware.least_expected_completion import note_waits
+from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import (
     any_item,
     n_free,
@@ -32,7 +33,6 @@ from trimtab.policies.shared.node_words import (
     type_of_group,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.transfers import round_trip_s
 from trimtab.policies.shared.wait_index import (
     Cost,
     completion_cost,

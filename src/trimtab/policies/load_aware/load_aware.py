@@ -14,14 +14,14 @@ from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.shared.fitting import share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
-from trimtab.policies.shared.model_memory import (
+from trimtab.policies.shared.room import (
     drop_changed_models,
     memory_column,
     memory_share,
     models_take_memory,
     no_models_kept,
+    share_of,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.waits import expected_wait_s

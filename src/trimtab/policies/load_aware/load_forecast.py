@@ -25,8 +25,7 @@ from trimtab.domain.view import (
     needs_of,
     type_of_node,
 )
-from trimtab.policies.shared.demand_forecast import counts, mean_services_s
-from trimtab.policies.shared.forecasters import ForecasterName, forecast_means
+from trimtab.policies.shared.demand_forecast import ForecasterName, counts, forecast_means, mean_services_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.waits import OVERDUE_FRAC
 

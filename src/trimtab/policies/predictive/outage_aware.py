@@ -17,7 +17,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.predictive.watch import availability
-from trimtab.policies.shared.outlook import has_outlook, with_outages_s
+from trimtab.policies.shared.delivery import has_outlook, with_outages_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 

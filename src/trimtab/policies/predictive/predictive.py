@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.decision import Reason
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Reason
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.predictive.staffing import services_of_models_s, slots_needed, staffed
 from trimtab.policies.predictive.watch import availability
-from trimtab.policies.shared.demand_forecast import STEPS, Expected, expected, rates_per_s
-from trimtab.policies.shared.forecasters import ForecasterName
-from trimtab.policies.shared.outlook import has_outlook, with_outages_s
+from trimtab.policies.shared.delivery import has_outlook, with_outages_s
+from trimtab.policies.shared.demand_forecast import STEPS, Expected, ForecasterName, expected, rates_per_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 

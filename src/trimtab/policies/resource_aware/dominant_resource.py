@@ -13,14 +13,17 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.fitting import has_room, is_slot_free, n_resources, share_of
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
-from trimtab.policies.shared.model_memory import (
+from trimtab.policies.shared.room import (
     drop_changed_models,
+    has_room,
+    is_slot_free,
     memory_column,
     memory_share,
     models_take_memory,
+    n_resources,
     no_models_kept,
+    share_of,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY

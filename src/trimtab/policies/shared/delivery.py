@@ -1,4 +1,4 @@
-"""When a node has served work whose data move to it first, and what policies do that know less of this."""
+"""When a node has served work whose data move to it first, and on nodes that may fail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,49 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.needs import Need
-from trimtab.domain.view import Memory, View, can_take, estimate_s, missing_load_s, type_of_node
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    missing_load_s,
+    plain,
+    type_of_node,
+    zone_of_node,
+)
+from trimtab.forecast.availability import with_restarts_s
 from trimtab.policies.shared.selection import NOTES, rank_noted
-from trimtab.policies.shared.transfers import transfer_s
 from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
+
+
+@helper(inline=True)
+def _link_s(view: View, payload_gib: float, link: int) -> float:
+    """Seconds on one link if its present transfers stay, and all share the link equally."""
+    gib_per_s = view.link_gib_per_s[link]
+    return float(payload_gib * (view.link_active[link] + 1) / gib_per_s) if gib_per_s < np.inf else 0.0
+
+
+@helper(inline=True)
+def round_trip_s(view: View, work: Any, j: int) -> float:
+    """Round trip between the work's zone and node j's."""
+    return float(view.rtt_s[work.zone_idx, zone_of_node(view, j)])
+
+
+@helper(inline=True)
+def transfer_s(view: View, work: Any, j: int) -> float:
+    """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own."""
+    zone_idx, seconds = zone_of_node(view, j), round_trip_s(view, work, j)
+    if work.payload_gib > 0.0:
+        gib = work.payload_gib
+        if len(view.input_gib) > 0:  # a stage: the node may hold some of its inputs
+            gib = max(0.0, gib - view.input_gib[j])
+        if zone_idx != work.zone_idx:
+            seconds += _link_s(view, gib, zone_idx)
+        seconds += _link_s(view, gib, plain(view.rtt_s.shape[0] + j))
+    return seconds
+
 
 WITHOUT_DELIVERY: Final[Mapping[Need, str]] = {
     Need.RESIDENCY: NO_LOADS,
@@ -38,3 +76,21 @@ def rank_by_delivery(view: View, needs: Any, memory: Memory, ranking: Any) -> in
         is_able = can_take(view, needs, j)
         floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
     return int(rank_noted(floats, ranking, view.context.n_nodes))
+
+
+COLUMNS: Final = 3
+
+
+@helper(inline=True)
+def has_outlook(plan: Plan) -> bool:
+    """Whether the plan says anything of failures and outages."""
+    return len(plan.price) > 0 and plan.price.shape[1] >= COLUMNS
+
+
+@helper(inline=True)
+def with_outages_s(view: View, plan: Plan, j: int, completion_s: float) -> float:
+    """Expected completion on a node that may fail, or that has an outage before the work is done."""
+    now_s, found_s, first = view.context.now_s, completion_s, plan.price.shape[1] - COLUMNS
+    if now_s + completion_s > plan.price[j, first + 1]:  # then it starts anew after the outage
+        found_s += max(0.0, plan.price[j, first + 2] - now_s)
+    return with_restarts_s(found_s, plan.price[j, first])

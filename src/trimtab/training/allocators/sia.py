@@ -19,7 +19,7 @@ from trimtab.domain.training_jobs import (
 )
 from trimtab.solvers.multiple_choice import Choices, choose
 from trimtab.training.clocks import a_round_later_s
-from trimtab.training.configurations import configurations, holders, present_configuration
+from trimtab.training.levels import configurations, holders, present_configuration
 from trimtab.training.node_packing import whole_nodes_first
 
 _MOST = 3000.0  # of a value to the power p

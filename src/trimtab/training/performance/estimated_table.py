@@ -8,11 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from trimtab.domain.scaling_table import ScalingTable
+from trimtab.domain.training_profiles import ScalingTable
 from trimtab.training.performance.job_metadata import JobMetadata
-from trimtab.training.performance.optimus_speed import OptimusSpeed
-from trimtab.training.performance.profiled_runs import ProfiledRuns
-from trimtab.training.performance.samples import PerformanceModel, Samples
+from trimtab.training.performance.profiled_runs import PerformanceModel, ProfiledRuns, Samples
+from trimtab.training.performance.throughput_formulas import OptimusSpeed
 
 CURVE_MODELS: Final[Mapping[str, PerformanceModel]] = {
     model.name: model for model in (ProfiledRuns(), OptimusSpeed(), JobMetadata())

@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.training_jobs import Floats
 from trimtab.forecast.arima import least_squares
-from trimtab.training.performance.samples import Samples
+from trimtab.training.performance.profiled_runs import Samples
 
 
 @dataclass(frozen=True)

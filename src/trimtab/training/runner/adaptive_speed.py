@@ -16,7 +16,7 @@ from trimtab.domain.allocator import JobNeed
 from trimtab.domain.training_jobs import AGENT_BATCH, JOBS, Floats, Ints, Records, configs
 from trimtab.training.batch_choice import LIMITS
 from trimtab.training.fitted_speed import FittedSpeed
-from trimtab.training.plain_estimates import never_measured
+from trimtab.training.levels import never_measured
 from trimtab.training.runner.batch_plan import BatchPlan, gain, learning_rate_factor
 from trimtab.training.runner.job_list import JobSpec
 from trimtab.training.runner.measured_speed import MeasuredSpeed, StepTimes

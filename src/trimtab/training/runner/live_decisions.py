@@ -15,7 +15,7 @@ from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decision
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
-from trimtab.training.plain_estimates import no_services
+from trimtab.training.levels import no_services
 from trimtab.training.progress import Running
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan

@@ -20,7 +20,7 @@ import numpy as np
 
 from trimtab.domain.allocator import JobNeed
 from trimtab.domain.training_jobs import Floats, Ints, Records
-from trimtab.training.plain_estimates import equal_parts, never_measured
+from trimtab.training.levels import equal_parts, never_measured
 from trimtab.training.runner.job_list import JobSpec
 from trimtab.training.throughput_model import LEAST, fit_throughput, step_seconds
 

@@ -28,8 +28,7 @@ from trimtab.training.runner.generation import Ending, Generation, Verdict
 from trimtab.training.runner.generation_end import end_of
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
-from trimtab.training.runner.live_job import JobState, LiveJob, job_folder
-from trimtab.training.runner.live_table import JobRow, job_row
+from trimtab.training.runner.live_job import JobRow, JobState, LiveJob, job_folder, job_row
 from trimtab.training.runner.node_programs import SlotSource
 from trimtab.training.runner.obeyed_commands import ObeyedCommands
 from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report

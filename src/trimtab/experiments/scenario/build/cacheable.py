@@ -10,9 +10,8 @@ import polars as pl
 from trimtab.domain.requests import Prefixes
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.defaults import BLOCK_TOKENS
+from trimtab.experiments.scenario.build.generated import RequestColumns, Stream, generator
 from trimtab.experiments.scenario.build.request_arrays import check_tenants
-from trimtab.experiments.scenario.build.request_columns import RequestColumns
-from trimtab.experiments.scenario.build.streams import Stream, generator
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import ResultCacheSpec
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, zipf_fractions

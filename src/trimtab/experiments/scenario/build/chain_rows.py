@@ -7,20 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.domain.chain_templates import templates_of
-from trimtab.domain.chains import Chains, Templates, new_stage_work
+from trimtab.domain.chains import Chains, Templates, new_stage_work, templates_of
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import edges_of, in_reverse, longest_of_runs_s, rows_of_stages
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
-from trimtab.experiments.scenario.build.generated import drawn_members
-from trimtab.experiments.scenario.build.request_columns import RequestColumns
-from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.experiments.scenario.build.generated import RequestColumns, Stream, drawn_members, generator
 from trimtab.experiments.scenario.spec import chain_sections
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, zipf_fractions
 from trimtab.experiments.scenario.spec.workload import WorkloadSpec
-from trimtab.traces.sizes import sizes_lognormal
+from trimtab.traces.generators import sizes_lognormal
 
 MEMBERS = 1000  # stages of one chain, at most, for the streams of their draws
 

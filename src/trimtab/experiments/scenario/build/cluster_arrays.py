@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import UNLIMITED
-from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
+from trimtab.experiments.scenario.build.generated import Members, RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, holds

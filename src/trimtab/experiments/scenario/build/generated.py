@@ -4,14 +4,87 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
+import polars as pl
 
-from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
-from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.domain.requests import Prefixes
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, fractions
 from trimtab.experiments.scenario.spec.workload import GenerateSpec, MixEntry
+
+
+class Stream(IntEnum):
+    """Purpose of a stream. Results depend on the numbers: never reuse or reorder them."""
+
+    ARRIVAL = 0
+    CLASS = 1
+    SIZE = 2
+    MODEL = 3
+    HAS_ADAPTER = 4
+    ADAPTER = 5
+    TENANT = 6
+    PRIORITY = 7
+    HAS_DEADLINE = 8
+    DEADLINE_FACTOR = 9
+    DEADLINE_SECONDS = 10
+    PAYLOAD = 11
+    SESSION = 12
+    ORIGIN = 13
+    ESTIMATE = 14
+    SERVICE = 15
+    FAULT = 16
+    PROMPT = 17
+    SHARED_TOKENS = 18
+    OWN_TOKENS = 19
+    CONTENT = 20
+    REPEATABLE = 21
+    STAGE_SIZE = 22
+    STAGE_COUNT = 23
+    STAGE_OUTPUT = 24
+    STAGE_CONDITION = 25
+    STAGE_ESTIMATE = 26
+    STAGE_SERVICE = 27
+    STAGE_MODEL = 28
+    RUN_CONTENT = 29
+    RUN_REPEATABLE = 30
+    BACKGROUND = 29
+
+
+def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:
+    """The generator of one stream of a seed; `member` distinguishes classes or list entries."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(stream), member)))
+
+
+Members = Mapping[str, tuple[str, ...]]
+"""Family → names of the models or adapters in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """Requests in order of arrival. A column that is None is drawn later, or absent."""
+
+    arrival_s: FloatArray  # [requests]
+    class_idx: IntArray  # [requests]
+    units: FloatArray  # [requests], true work units
+    model: IntArray  # [requests], position within the model family of the class; -1 = none
+    adapter: IntArray  # [requests], likewise
+    models: Members
+    adapters: Members
+    tenant_idx: IntArray | None = None  # [requests]
+    tenant_names: tuple[str, ...] = ()
+    priority: IntArray | None = None  # [requests]
+    deadline_after_s: FloatArray | None = None  # [requests], from arrival; inf = none
+    payload_gib: FloatArray | None = None  # [requests]
+    session: IntArray | None = None  # [requests]; -1 = none
+    factor: FloatArray | None = None  # [requests], hidden factor on the service time, as recorded
+    prefixes: Prefixes | None = None
+    content: IntArray | None = None  # [requests]; equal = the same for every tenant; -1 = never
+    leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away
+    stages: pl.DataFrame | None = None  # of recorded runs (see `trimtab.traces.run_tables`)
+    run_idx: IntArray | None = None  # [requests], their runs among those of `stages`
 
 
 def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:

@@ -12,9 +12,8 @@ from trimtab.domain.requests import TRUTH, Requests
 from trimtab.domain.view import new_work
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
-from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
-from trimtab.experiments.scenario.build.split_batch import parts_max
-from trimtab.experiments.scenario.build.streams import Stream, generator
+from trimtab.experiments.scenario.build.generated import Members, RequestColumns, Stream, generator
+from trimtab.experiments.scenario.build.serving_options import parts_max
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import (
     FloatArray,
@@ -24,7 +23,7 @@ from trimtab.experiments.scenario.spec.shared_types import (
     zipf_fractions,
 )
 from trimtab.experiments.scenario.spec.workload import DeadlineSpec, Popularity, WorkloadSpec
-from trimtab.traces.sizes import sizes_lognormal
+from trimtab.traces.generators import sizes_lognormal
 
 
 def build_requests(

@@ -30,17 +30,14 @@ from trimtab.experiments.scenario.build.chain_rows import build_chains, path_est
 from trimtab.experiments.scenario.build.cluster_arrays import build_cluster
 from trimtab.experiments.scenario.build.defaults import default_served
 from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s
-from trimtab.experiments.scenario.build.generated import generated
+from trimtab.experiments.scenario.build.generated import RequestColumns, generated
 from trimtab.experiments.scenario.build.request_arrays import build_requests
-from trimtab.experiments.scenario.build.request_columns import RequestColumns
-from trimtab.experiments.scenario.build.serving_options import build_options
-from trimtab.experiments.scenario.build.split_batch import batch_marginal_frac, join_s
+from trimtab.experiments.scenario.build.serving_options import batch_marginal_frac, build_options, join_s
 from trimtab.experiments.scenario.build.traced import traced
 from trimtab.experiments.scenario.build.traced_chains import served_of, traced_chains, with_run_class
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served
-from trimtab.experiments.scenario.spec.set_times import stretched
-from trimtab.experiments.scenario.spec.shared_types import FloatArray
+from trimtab.experiments.scenario.spec.shared_types import FloatArray, stretched
 from trimtab.experiments.scenario.spec.workload import BurstSpec
 from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
 from trimtab.traces import Trace

@@ -9,9 +9,13 @@ import polars as pl
 
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.defaults import ADAPTERS_NOT_NAMED
-from trimtab.experiments.scenario.build.generated import drawn_members, members_of
-from trimtab.experiments.scenario.build.request_columns import Members, RequestColumns
-from trimtab.experiments.scenario.build.streams import Stream
+from trimtab.experiments.scenario.build.generated import (
+    Members,
+    RequestColumns,
+    Stream,
+    drawn_members,
+    members_of,
+)
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 from trimtab.experiments.scenario.spec.workload import TraceSpec

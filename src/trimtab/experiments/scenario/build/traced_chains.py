@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from trimtab.domain.chain_templates import StageSpec, templates_of
-from trimtab.domain.chains import Chains, Flow, new_stage_work
+from trimtab.domain.chains import Chains, Flow, StageSpec, new_stage_work, templates_of
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import upward_ranks_s
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.chain_rows import keys_of, mean_estimates_s, stage_factor
-from trimtab.experiments.scenario.build.streams import Stream
+from trimtab.experiments.scenario.build.generated import Stream
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
 from trimtab.experiments.scenario.spec.shared_types import IntArray
 from trimtab.experiments.scenario.spec.workload import WorkloadSpec

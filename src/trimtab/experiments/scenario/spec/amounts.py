@@ -16,7 +16,13 @@ import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, choose, fractions
-from trimtab.traces.sizes import ConstantSizes, EmpiricalSizes, ExponentialSizes, LognormalSizes, ParetoSizes
+from trimtab.traces.generators import (
+    ConstantSizes,
+    EmpiricalSizes,
+    ExponentialSizes,
+    LognormalSizes,
+    ParetoSizes,
+)
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 

@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from trimtab.domain.chain_templates import StageSpec, check_stages
-from trimtab.domain.chains import HOST_RETRIES, Flow, OnStageFailure
+from trimtab.domain.chains import HOST_RETRIES, Flow, OnStageFailure, StageSpec, check_stages
 from trimtab.errors import ChainError
 from trimtab.experiments.scenario.spec.amounts import Amount
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
 from trimtab.experiments.scenario.spec.workload import ContentSpec
-from trimtab.traces.sizes import ConstantSizes
+from trimtab.traces.generators import ConstantSizes
 from trimtab.validation.base import Frac, Positive, Spec
 from trimtab.validation.names import FieldError, known
 

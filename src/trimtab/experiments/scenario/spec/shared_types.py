@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from trimtab.domain.cluster import ResourceName
-from trimtab.validation.base import NonNegative, number_or_table
+from trimtab.validation.base import NonNegative, Spec, number_or_table
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -61,3 +61,26 @@ def choose(rng: np.random.Generator, frac: FloatArray, n: int) -> IntArray:
     """Positions drawn with these probabilities, [n], each by inversion of one uniform number."""
     edges = np.cumsum(frac)
     return np.searchsorted(edges / edges[-1], rng.random(n), side="right").astype(np.int64)
+
+
+T = TypeVar("T", bound=Spec)
+_TIMES = ("at_s", "duration_s")
+
+
+def stretched(entry: T, factor: float) -> T:
+    """The entry with its start and its duration `factor` times as late and as long."""
+    told: dict[str, Any] = {name: getattr(entry, name) for name in _TIMES}
+    if factor == 1.0 or told["at_s"] is None:
+        return entry
+    return entry.model_copy(update={name: v * factor for name, v in told.items() if v is not None})
+
+
+def set_time_notes(entries: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A note for readers of curves over load, where any of these entries has a duration of its own."""
+    there = [name for name, of in entries.items() if any(entry.duration_s is not None for entry in of)]
+    if not there:
+        return []
+    return [
+        f"in the curves over load, {' and '.join(there)} at set times keep their place among the arrivals: "
+        "start and duration shrink and stretch with these"
+    ]

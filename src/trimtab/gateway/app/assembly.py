@@ -1,0 +1,387 @@
+"""Assembles the gateway from a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from trimtab.gateway.api.cors import Cors
+from trimtab.gateway.api.endpoints import Endpoints, path_id
+from trimtab.gateway.app import config_mapping, model_list
+from trimtab.gateway.app.readiness import HEALTHY, compile_elsewhere, readiness
+from trimtab.gateway.app.recorder_setup import new_recorder
+from trimtab.gateway.config import GatewayConfig, node_specs
+from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.http.admission import Admission
+from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
+from trimtab.gateway.http.connection_context import LocalAnswer
+from trimtab.gateway.http.data_plane import DataPlane, make_context
+from trimtab.gateway.http.grouped_requests import GroupedRequests
+from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.model import (
+    Kind,
+    LoadEvent,
+    Observer,
+    Refusal,
+    Tenant,
+)
+from trimtab.gateway.nodes.address import AllowedNetworks
+from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.fleet import Fleet, RemovalHook
+from trimtab.gateway.nodes.health_manager import HealthManager
+from trimtab.gateway.nodes.item_loader import ItemLoader
+from trimtab.gateway.nodes.node_resources import resource_use
+from trimtab.gateway.nodes.planned_outages import Maintenance
+from trimtab.gateway.observe.decision_records import DecisionRecords
+from trimtab.gateway.observe.logs import RequestLog, Which
+from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.record.recorder import NodeEvents
+from trimtab.gateway.tenancy.tenants import Tenants
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+_FIXED = (
+    "listen",
+    "admin.listen",
+    "admin.allowed_hosts",
+    "reuse_port",
+    "limits.shared",
+    "store",
+    "batches",
+    "record",
+    "telemetry",
+    "discovery",
+    "health",
+    "ejection",
+    "polling",
+    "prefix_cache",
+)
+
+
+class Gateway:
+    """A running gateway: its parts, its start and end, its reloads."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        observers: tuple[Observer, ...] = (),
+    ) -> None:
+        self.config, self.loop = config, loop
+        self._begun_with = config  # the values of keys that a reload cannot change
+        self.environ = environ
+        self._created = int(time.time())
+        self.tenants = Tenants(config, environ)
+        self.fleet = Fleet(loop, config_mapping.fleet_options(config), environ)
+        self.health_manager = HealthManager(self.fleet, config_mapping.health_manager_options(config))
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        rules = config_mapping.rules_of(config)
+        self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
+        self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
+        self.dispatcher.placements.follow(self.loader)
+        self.results = ResultCache(ResultCacheOptions())
+        self.maintenance = Maintenance(self.fleet, rules.declared.windows, self.dispatcher.write_outages)
+        self.metrics = Metrics(loop.time, self._sources())
+        self.decision_records = DecisionRecords(loop.time)
+        self.recorder = new_recorder(
+            config_mapping.record_settings(config), self.fleet, self.dispatcher, self._shadow, self.tenants
+        )
+        self._spans = self._new_spans()
+        self.admission = self._new_admission()
+        self.jobs_answer: Any = None  # jobs.service.JobService.answer, once jobs are kept
+        self.job_counts: dict[str, int] = {}
+        self._further = observers
+        self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
+        self.plane = DataPlane(
+            make_context(
+                loop,
+                config_mapping.settings_of(config),
+                self.admission,
+                self.dispatcher,
+                self._observers(),
+                self._local,
+                self.fleet.stall_detector,
+            )
+        )
+        self.plane.context.links = self.dispatcher.signals.links
+        self._use_result_cache(config)
+        self._use_grouping(config)
+        self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
+        self.dispatcher.log.listeners.append(self.metrics)
+        self._sources_of_nodes: list[DnsSource | FileSource] = []
+        self._registrar = self._new_registrar()
+        self._ticking: asyncio.Task[None] | None = None
+
+    # --- start and end
+
+    async def open(self, listening: socket.socket | None) -> None:
+        """Start health checks and serve. Raises UsageError if a recording cannot be written."""
+        if self.recorder is not None:
+            await self.recorder.open()
+            self.fleet.listeners.append(NodeEvents(self.fleet, self.recorder))
+            self.dispatcher.log.listeners.append(self.recorder)
+        await self.dispatcher.open()
+        self.health_manager.start()
+        self.loader.start()
+        self.maintenance.look()
+        self.maintenance.start()
+        self._start_discovery()
+        self._know_models()
+        self._log_policy_notes()
+        self._ticking = self.loop.create_task(self._tick())
+        if listening is not None:
+            await self.plane.serve(listening)
+
+    async def drain(self, timeout_s: float, delay_s: float) -> int:
+        """Serve for another `delay_s`, then wait for open requests. Returns the number that did not end."""
+        if self.config.reuse_port:
+            await self.plane.stop_accepting()
+        return await self.plane.drain(timeout_s, delay_s)
+
+    async def close(self) -> None:
+        """Close all parts."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for source in self._sources_of_nodes:
+            await source.close()
+        await self.plane.close()
+        await self.health_manager.close()
+        await self.loader.close()
+        await self.maintenance.close()
+        self.dispatcher.close()
+        self.fleet.close()
+        if self.recorder is not None:
+            await self.recorder.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
+
+    @property
+    def unready_reason(self) -> str:
+        """Why no request can be served now; "" = a node that has answered a check gets work."""
+        if self.plane.context.draining:
+            return "this gateway is about to end"
+        fleet = self.fleet
+        answered = [node for node in fleet.nodes if fleet.state(node).was_up]
+        if any(fleet.gets_work(node) for node in answered):
+            return ""
+        return "no node gets work" if answered else "no node has passed a check yet"
+
+    async def reload(self, config: GatewayConfig) -> dict[str, Any]:
+        """Apply another configuration without dropping requests. On UsageError nothing has changed.
+
+        Returns the changes that were made and the keys that need a restart.
+        """
+        rules = await asyncio.to_thread(config_mapping.rules_of, config)  # it may import a user's file
+        known = {
+            spec for spec in config_mapping.policies_of(self.config) if ":" not in spec
+        }  # no file: unchanged
+        fresh = [spec for spec in config_mapping.policies_of(config) if spec not in known]
+        if fresh:
+            await compile_elsewhere(fresh)
+        before, restart = self.config, _needs_restart(self._begun_with, config)
+        config.admin.digests(self.environ)  # raises before anything has changed
+        self.tenants.update(config, self.environ)
+        self.config = config
+        problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
+        self._registrar = self._new_registrar()
+        self.dispatcher.make_room_for_tenants(len(self.tenants))
+        self.dispatcher.use(rules)
+        self.maintenance.windows = rules.declared.windows
+        self.maintenance.look()
+        await self.dispatcher.open()
+        self._refresh_admission()
+        self.plane.context.obey(config_mapping.settings_of(config))
+        self._use_result_cache(config)
+        self._use_grouping(config)
+        self._know_models()
+        self._log_policy_notes()
+        for tell in self.on_reloaded:
+            tell(config)
+        changed = sorted(
+            name for name in type(config).model_fields if getattr(before, name) != getattr(config, name)
+        )
+        return {"changed": changed, "needs_restart": restart, "problems": problems}
+
+    # --- parts
+
+    def _observers(self) -> tuple[Observer, ...]:
+        which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
+        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.decision_records]
+        parts.append(RequestLog(which))
+        if self.recorder is not None:
+            parts.append(self.recorder)
+        if self._spans is not None:
+            parts.append(self._spans)
+        return (*parts, *self._further)
+
+    def _shadow(self) -> str:
+        return "" if self.config.shadow is None else self.config.shadow.policy
+
+    def _new_spans(self) -> Any:
+        """The span exporter, if a collector is configured. Raises MissingExtra."""
+        endpoint = self.config.telemetry.otlp_endpoint
+        if endpoint is None:
+            return None
+        from trimtab.gateway.observe.otel import otlp_spans
+
+        return otlp_spans(self.loop.time, str(endpoint))
+
+    def _sources(self) -> Sources:
+        return Sources(
+            nodes=self.fleet.present,
+            queue_by_model=self.dispatcher.waiting_by_model,
+            resources=lambda: resource_use(
+                (node, self.fleet.state(node).spec.resources) for node in self.fleet.present()
+            ),
+            queue_length=lambda: sum(pool.live.n_held for pool in self.dispatcher.pools.values()),
+            jobs=lambda: self.job_counts,
+            recorder_dropped=lambda: 0 if self.recorder is None else self.recorder.dropped,
+            results=lambda: self.results,
+            plans=self._plans,
+            signals=self.dispatcher.registry.signal_figures,
+            demand=self.dispatcher.registry.demand_figures,
+            loads=self.dispatcher.registry.load_times.figures,
+            shadow=lambda: self.dispatcher.log.shadow.counts,
+        )
+
+    def _plans(self) -> dict[tuple[str, str], int]:
+        logs = zip(("live", "shadow"), self.dispatcher.planning(), strict=True)
+        return {(role, outcome): n for role, log in logs for outcome, n in asdict(log).items()}
+
+    def _loaded(self, event: LoadEvent) -> None:
+        """A call that loads or unloads has ended: learn from it, count and record it."""
+        self.dispatcher.placements.learn(event)
+        self.metrics.loaded(event)
+        if self.recorder is not None:
+            self.recorder.loaded(event)
+
+    def _use_result_cache(self, config: GatewayConfig) -> None:
+        """Answers of before are forgotten: routes may mean other models now."""
+        self.results.obey(config_mapping.result_cache_options(config))
+        self.plane.context.results = self.results if self.results.options.routes else None
+
+    def _use_grouping(self, config: GatewayConfig) -> None:
+        split = frozenset(name for name, model in config.models.items() if model.split)
+        batch = frozenset(name for name, model in config.models.items() if model.batch)
+        groupings = self.dispatcher.groupings
+        grouped = GroupedRequests(split, groupings.part_sizes, batch, groupings.batching)
+        self.plane.context.grouping = grouped if split or batch else None
+
+    def _new_admission(self) -> Admission:
+        admission = Admission(
+            endpoints=Endpoints(),
+            by_digest=self.tenants.by_digest,
+            tenant_named=self.tenant_named,
+            known=self.dispatcher.registry.known,
+            ready=self.dispatcher.registry.ready,
+            tokens=self.dispatcher.registry.tokens,
+            count_usage=True,
+            now_s=self.loop.time,
+        )
+        self.admission = admission
+        self._refresh_admission()
+        return admission
+
+    def _refresh_admission(self) -> None:
+        relayed = [(entry.path, entry.methods) for entry in self.config.relay_paths]
+        self.admission.endpoints = Endpoints(relayed)
+        self.admission.routes = self.config.routing()
+        cors = self.config.cors
+        self.admission.cors = Cors(cors.allowed_origins, cors.max_age_s) if cors.allowed_origins else None
+
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name. A new tenant is created, with a virtual counter in every policy."""
+        tenant = self.tenants.named(name)
+        if tenant is not None:
+            self.dispatcher.make_room_for_tenants(tenant.idx + 1)
+        return tenant
+
+    def _know_models(self) -> None:
+        self.metrics.know_models([*self.dispatcher.registry.models(), *self.config.routing()])
+
+    def _new_registrar(self) -> Registrar:
+        config = self.config
+        allowed = {
+            name for node in config.nodes for name in (node.api_key_env, str(node.ca_file or "")) if name
+        }
+        return Registrar(
+            self.fleet, AllowedNetworks([str(net) for net in config.registration.allowed_cidrs]), allowed
+        )
+
+    def _log_policy_notes(self) -> None:
+        for note in self.config.policy_notes():
+            logger.warning("%s", note)
+
+    def _start_discovery(self) -> None:
+        found = self.config.discovery
+        for entry in found.dns:
+            name = DnsName(entry.name, entry.template(), entry.period_s)
+            self._sources_of_nodes.append(DnsSource(self.fleet, name))
+        if found.file is not None:
+            path = found.file
+            parse = lambda data: node_specs(data, str(path))  # noqa: E731
+            self._sources_of_nodes.append(FileSource(self.fleet, path, parse, found.period_s))
+        for source in self._sources_of_nodes:
+            source.start()
+
+    def reconcile_nodes(self) -> None:
+        """Make the nodes of every source what the source says, but for what operators changed."""
+        self.problems = reconcile(self.fleet, "config", [node.spec() for node in self.config.nodes])
+        for source in self._sources_of_nodes:
+            if isinstance(source, FileSource):
+                source.again()
+
+    async def register(self, payload: Mapping[str, Any]) -> str:
+        """Add a node from its description; returns the node's name. Raises UsageError."""
+        self._registrar.vet(payload)
+        specs = node_specs([dict(payload)], "the request")
+        return (await self._registrar.add(specs[0])).name
+
+    async def _tick(self) -> None:
+        n_models = -1
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.metrics.tick()
+            names = self.dispatcher.registry.models()
+            if len(names) != n_models:
+                n_models = len(names)
+                self._know_models()
+
+    # --- requests that the gateway answers itself
+
+    async def _local(self, exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        if endpoint.kind is Kind.HEALTH:
+            return HEALTHY
+        if endpoint.kind is Kind.READY:
+            return readiness(self.unready_reason)
+        if endpoint.kind is Kind.PREFLIGHT and self.admission.cors is not None:
+            origin = exchange.request.headers.get(b"origin", b"")
+            return LocalAnswer(204, self.admission.cors.preflight(origin))
+        if endpoint.kind is Kind.MODELS:
+            rows = model_list.model_rows(self.fleet, self.config.routing(), self._created)
+            if exchange.tenant is not None and (rules := exchange.tenant.rules) is not None:
+                rows = {name: row for name, row in rows.items() if rules.allows(name)}
+            return model_list.answer(rows, path_id(endpoint, exchange.path))
+        if self.jobs_answer is None:
+            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
+        answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
+        return answered
+
+
+def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:
+    """Changed keys that take effect only after a restart."""
+    chains = () if begun_with.chain_workers.may_become(wanted.chain_workers) else ("chains", "chain_workers")
+    return [name for name in (*_FIXED, *chains) if attrgetter(name)(begun_with) != attrgetter(name)(wanted)]

@@ -1,0 +1,200 @@
+"""`trimtab serve`: sockets, event loop, demonstration, and the text that the command prints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ConfigError
+from trimtab.gateway.config import GatewayConfig, Overrides
+from trimtab.gateway.config.node_entries import NodeEntry
+from trimtab.gateway.config.types import HostPort
+from trimtab.gateway.process_memory import collect_later
+from trimtab.gateway.tenancy.tenants import ShownKeys, with_new_keys
+
+if TYPE_CHECKING:
+    from trimtab.gateway.app.lifecycle import Sockets
+    from trimtab.gateway.demo import DemoNode
+
+Reload = Callable[[], GatewayConfig]
+BACKLOG = 4096
+OPEN_FILES = 65_536
+
+
+def serve(
+    config: GatewayConfig | None,
+    *,
+    overrides: Overrides,
+    reload: Reload | None = None,
+    keys: ShownKeys | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve until a signal arrives. Without a configuration (None), serve the demonstration's own backends.
+
+    `keys` are shown once. Raises ConfigError: a port is in use, or a file cannot be written.
+    """
+    raise_open_files()
+    collect_later()
+    if config is not None:
+        _run(config, reload, keys, quiet, example_model=None)
+        return
+    from trimtab.gateway.demo import DEMO_NODES, running_nodes
+
+    with running_nodes() as nodes:
+        config, keys = demo_config(nodes, overrides)
+        _run(config, None, keys, quiet, example_model=DEMO_NODES[0].model)
+
+
+def _run(
+    config: GatewayConfig,
+    reload: Reload | None,
+    keys: ShownKeys | None,
+    quiet: bool,
+    example_model: str | None,
+) -> None:
+    from trimtab.gateway.app.lifecycle import Sockets
+
+    def ready(link: str) -> None:
+        if not quiet:
+            _say(clients, admin, keys, link, example_model)
+
+    with (
+        listening(config.listen_address, "listen", config.reuse_port) as clients,
+        listening(config.admin_address, "admin.listen") as admin,
+        new_runner() as runner,
+    ):
+        runner.run(_start(config, Sockets(clients, admin), reload, ready, quiet))
+
+
+async def _start(
+    config: GatewayConfig,
+    sockets: Sockets,
+    reload: Reload | None,
+    ready: Callable[[str], None],
+    quiet: bool,
+) -> None:
+    """Compile what the kernel cache lacks, then serve."""
+    from trimtab.compiled.numba_extras import preload_numba
+    from trimtab.gateway.app.config_mapping import policies_of, settings_of
+    from trimtab.gateway.app.lifecycle import run_process
+    from trimtab.gateway.app.readiness import are_compiled, compile_first, not_ready
+
+    policies = policies_of(config)
+    if not are_compiled(policies):
+        async with contextlib.AsyncExitStack() as meanwhile:
+            if not config.reuse_port:  # else the other replicas on the port answer
+                says = "it compiles policies, once on this machine"
+                await meanwhile.enter_async_context(not_ready(sockets.clients, settings_of(config), says))
+            await compile_first(policies, quiet=quiet)
+    preload_numba()
+    await run_process(config, sockets, reload, ready)
+
+
+def new_runner() -> asyncio.Runner:
+    """A runner with an event loop: uvloop's if it is installed, with a finer clock.
+
+    uvloop's own clock counts whole milliseconds and stands still during an iteration. That is too coarse for
+    estimates from durations, and for recordings.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+
+    class Loop(uvloop.Loop):
+        time = staticmethod(monotonic)  # same origin as uvloop's clock
+
+    return asyncio.Runner(loop_factory=Loop)
+
+
+@contextmanager
+def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterator[socket.socket]:
+    """A listening socket. Raises ConfigError if the address cannot be used.
+
+    On a shared port the socket is only bound, and it listens once the gateway serves. Until then the other
+    replicas on the port get all connections.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            if reuse_port:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            found.bind((address.host, address.port))
+            if not reuse_port:
+                found.listen(BACKLOG)
+        except OSError as error:
+            value = f"{address.host}:{address.port}"
+            problem, expected = f"cannot listen: {error.strerror or error}", "a free address of this machine"
+            raise ConfigError(problem, field=field, value=value, expected=expected) from error
+        yield found
+    finally:
+        found.close()
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files to the maximum that the system allows this user."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def demo_config(
+    nodes: Mapping[str, DemoNode], overrides: Overrides
+) -> tuple[GatewayConfig, ShownKeys | None]:
+    """The demonstration's configuration for these nodes by URL, and the keys generated for it."""
+    entries = tuple(
+        NodeEntry(name=node.name, url=url, models=(node.model,), capacity=node.slots, metrics_url="/metrics")
+        for url, node in nodes.items()
+    )
+    return with_new_keys(overrides.over(GatewayConfig(nodes=entries)), "demo")
+
+
+def _say(
+    clients: socket.socket,
+    admin: socket.socket,
+    keys: ShownKeys | None,
+    link: str,
+    example_model: str | None,
+) -> None:
+    """Print the addresses and how to use them. This is the command's output, so it is not logged."""
+    url, admin_url = _url(clients), _url(admin)
+    lines = [
+        f"trimtab serves {url}",
+        f"  dashboard   {admin_url}/login?token={link}   (good once)",
+        f"  metrics     {admin_url}/metrics",
+    ]
+    if keys is not None:
+        lines += [f"  key         {keys.client}   (shown once)", f"  admin key   {keys.admin}   (shown once)"]
+    if example_model is not None:
+        lines += ["", "try:", _chat(url, keys, example_model), _nodes(admin_url, keys)]
+    print("\n".join(lines), flush=True)
+
+
+def _chat(url: str, keys: ShownKeys | None, model: str) -> str:
+    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"hello"}}],"stream":true}}'
+    with_key = "" if keys is None else _bearer(keys.client)
+    return f"  curl -N {url}/v1/chat/completions{with_key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _nodes(admin_url: str, keys: ShownKeys | None) -> str:
+    return f"  curl {admin_url}/admin/nodes{'' if keys is None else _bearer(keys.admin)}"
+
+
+def _bearer(key: str) -> str:
+    return f" -H 'Authorization: Bearer {key}'"
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"

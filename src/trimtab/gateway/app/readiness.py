@@ -1,0 +1,130 @@
+"""What `/health` and `/ready` answer, also while the gateway starts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, TextIO, cast
+
+import orjson
+
+from trimtab.engine.calls import is_ready
+from trimtab.engine.compilation import compile_kernels
+from trimtab.engine.policy_errors import Fallback
+from trimtab.errors import UsageError
+from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.app.model_list import JSON
+from trimtab.gateway.http.admission import Admission
+from trimtab.gateway.http.connection_context import LocalAnswer, Settings
+from trimtab.gateway.http.data_plane import DataPlane, make_context
+from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.model import Dispatcher, Kind, Refusal, Tenant
+from trimtab.policies.catalogue import find
+
+COMPILE_TIMEOUT_S = 300.0
+
+
+def compile_here(policies: Iterable[str]) -> None:
+    """Compile all kernels of a gateway with these policies, or load cached ones. Raises PolicyError.
+
+    Prints a line of progress now and then if the loop must be compiled.
+    """
+    compile_kernels([Fallback(), *policies], notice=partial(print, "trimtab:", flush=True))
+
+
+def are_compiled(policies: Iterable[str]) -> bool:
+    """Whether the kernel cache has all that a gateway with these policies needs."""
+    return is_ready(Fallback()) and all(is_ready(*find(spec)) for spec in policies)
+
+
+async def compile_first(policies: Sequence[str], *, quiet: bool) -> None:
+    """Fill the kernel cache in another process, because the compiler would leave much memory in use here.
+
+    Progress goes to stderr. Kernels that do not compile are reported when they are loaded.
+    """
+    await _compile_apart(policies, stdout=subprocess.DEVNULL if quiet else sys.stderr)
+
+
+async def compile_elsewhere(policies: Sequence[str]) -> None:
+    """Fill the kernel cache in another process, because compilation here would delay the event loop.
+
+    Raises UsageError if a policy does not compile.
+    """
+    async with asyncio.timeout(COMPILE_TIMEOUT_S):
+        status, complaint = await _compile_apart(policies, stderr=subprocess.PIPE)
+    if status:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {status}"
+        raise UsageError(f"does not compile: {reason}", field="policy")
+
+
+async def _compile_apart(
+    policies: Sequence[str],
+    stdout: int | TextIO = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+) -> tuple[int | None, bytes]:
+    """Exit status and stderr of the process that compiles."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _COMPILE,
+        *policies,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+    )
+    try:
+        _, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode, complaint or b""
+
+
+_COMPILE: Final = f"import sys; from {__name__} import compile_here; compile_here(sys.argv[1:])"
+
+
+HEALTHY: Final = LocalAnswer(200, JSON, b'{"status":"ok"}')
+_ANYONE: Final = Tenant("", 0)
+
+
+def readiness(reason: str) -> LocalAnswer:
+    """The answer of `/ready`. `reason`: why the gateway cannot serve now; "" = it can."""
+    if not reason:
+        return LocalAnswer(200, JSON, b'{"ready":true}')
+    return LocalAnswer(503, JSON, orjson.dumps({"ready": False, "reason": reason}))
+
+
+@asynccontextmanager
+async def not_ready(listening: socket.socket, settings: Settings, reason: str) -> AsyncIterator[None]:
+    """Answer clients on this socket that the process lives but is not ready; the socket stays open."""
+
+    async def local(exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
+        is_health = exchange.endpoint is not None and exchange.endpoint.kind is Kind.HEALTH
+        return HEALTHY if is_health else readiness(reason)
+
+    # Whose key it is cannot be known yet, and does not matter: everybody is told to come again.
+    admission = Admission(Endpoints(), lambda digest: _ANYONE)
+    context = make_context(
+        asyncio.get_running_loop(), settings, admission, cast(Dispatcher, _NoDispatcher()), (), local
+    )
+    context.refusing = Refusal(503, "starting", f"This gateway is not ready: {reason}.", 1.0)
+    plane = DataPlane(context)
+    await plane.serve(listening.dup())
+    try:
+        yield
+    finally:
+        await plane.close()
+
+
+class _NoDispatcher:
+    """Nothing is ever submitted."""
+
+    def decide(self) -> None:
+        """No requests wait."""
