@@ -13,7 +13,7 @@ import numpy as np
 import trimtab as tt
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed
 from trimtab.domain.training_jobs import configs
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from math import nan
 from pathlib import Path
 
 from bench.golden.cases import DATA, Golden
+from bench.golden.trace_runs import Rules, run_trace
 from trimtab.training.job_records import JobRecords
-from trimtab.training.trace_runs import Rules, run_trace
 from trimtab.training.workloads import WorkloadOptions
 
 FIG_8A, FIG_8B = "ElasticFlow Fig 8(a), jobs on time of 195", "ElasticFlow Fig 8(b), deadlines met"

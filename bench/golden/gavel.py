@@ -18,10 +18,10 @@ from trimtab.traces.gavel_jobs import (
     read_samples,
 )
 from trimtab.training.allocator_catalogue import AllocatorSpec
-from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.gavel_workloads import gavel_workload, with_pairs
 from trimtab.training.job_records import JobRecords
-from trimtab.training.stepped_truth import SteppedTruth, StepRates
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.gavel_workloads import gavel_workload, with_pairs
+from trimtab.training.truths.stepped_truth import SteppedTruth, StepRates
 
 FOLDER = DATA / "shockwave_dynamic"
 JOBS = "120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace"

@@ -11,10 +11,10 @@ from bench.golden.cases import DATA, Golden
 from trimtab.domain.training_jobs import ServiceLoads, Workload, gpu_nodes
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.traces.gavel_jobs import read_gavel_jobs, read_gavel_pairs, read_gavel_rates
-from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.gavel_workloads import pair_speeds
 from trimtab.training.job_metrics import job_metrics
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.gavel_workloads import pair_speeds
+from trimtab.training.truths.table_model import TableTruth
 
 FOLDER = DATA / "gavel_throughputs"
 SPEEDS = FOLDER / "simulation_throughputs.json.gz"

@@ -15,11 +15,11 @@ from trimtab.domain.training_jobs import Workload, gpu_nodes
 from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.traces.application_profiles import read_applications
 from trimtab.training.allocator_catalogue import AllocatorSpec
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_records import JobRecords
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
-from trimtab.training.replay_workloads import replay_workload
 from trimtab.training.restart_costs import FlatRestart
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
+from trimtab.training.truths.replay_workloads import replay_workload
 
 PROFILES, WORKLOADS = DATA / "pollux_osdi21" / "profiles", DATA / "pollux_osdi21" / "workloads"
 ARTIFACT = ReplayOptions(ring="largest-first", oracle="artifact")

@@ -10,10 +10,10 @@ from bench.golden.cases import DATA, Golden
 from bench.golden.pollux import replay_file
 from trimtab.domain.training_jobs import Workload, gpu_nodes
 from trimtab.traces.application_profiles import SIA_LIMITS, SIA_RESTART_S, read_applications
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_records import JobRecords
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
 from trimtab.training.restart_costs import PerModelRestart
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
 
 STUDY = "Sia Table 3, heterogeneous 64 GPUs, Philly, mean completion in hours"
 TYPES = ("dgx-ext", "rtx", "aws")  # the slowest last: a job on several runs as on that one

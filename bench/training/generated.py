@@ -15,10 +15,10 @@ from trimtab.domain.training_profiles import ScalingTable
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s
 from trimtab.experiments.training.training_inputs import build_training
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS, TrainingScenario
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import TableJobs
 from trimtab.training.job_records import JobRecords
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 TYPES = np.array([[1.0, 1.0, 1.0, 1.0, 1.0], [1.5, 1.7, 1.6, 1.2, 1.3], [2.0, 4.0, 3.5, 2.2, 1.5]])
 NODES = {

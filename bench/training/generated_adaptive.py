@@ -10,13 +10,13 @@ import numpy as np
 from trimtab.domain.training_jobs import Floats, Workload, gpu_nodes
 from trimtab.domain.training_profiles import ApplicationProfile, StepMeasurements
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import ReplayJobs
 from trimtab.training.job_records import JobRecords
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
-from trimtab.training.replay_workloads import replay_workload
 from trimtab.training.restart_costs import FlatRestart, PerModelRestart
 from trimtab.training.throughput_model import step_seconds
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
+from trimtab.training.truths.replay_workloads import replay_workload
 
 JOBS, EPOCHS = 160, 30
 GPU_S = (1_500.0, 5_000.0, 15_000.0, 40_000.0, 150_000.0, 600_000.0)  # of each application, slowest type

@@ -9,9 +9,9 @@ import numpy as np
 from bench.golden.gavel import gavel_run
 from trimtab.domain.training_jobs import Ints, Workload
 from trimtab.traces.gavel_jobs import GavelJob
-from trimtab.training.gavel_workloads import gavel_workload
 from trimtab.training.job_records import JobRecords
-from trimtab.training.stepped_truth import SteppedTruth, StepRates
+from trimtab.training.truths.gavel_workloads import gavel_workload
+from trimtab.training.truths.stepped_truth import SteppedTruth, StepRates
 
 JOBS, GPUS, MODELS = 120, 32, 5
 WIDTHS, WIDTH_SHARES = (1, 2, 4, 8), (0.6, 0.28, 0.1, 0.02)

@@ -15,11 +15,11 @@ from trimtab.domain.training_profiles import ScalingTable
 from trimtab.experiments.training.training_bounds import mean_completion_bound_s, most_deadlines
 from trimtab.traces.read_jobs import read_jobs
 from trimtab.traces.scaling_profiles import read_scaling_profiles
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import ReplayJobs, TableJobs
 from trimtab.training.job_records import JobRecords
-from trimtab.training.replay_truth import ReplayOptions
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.replay_truth import ReplayOptions
+from trimtab.training.truths.table_model import TableTruth
 from trimtab.training.workloads import WorkloadOptions, table_workload
 
 SHIFT_S = 60.0  # seeds above 0 move each submission by up to so much

@@ -11,7 +11,7 @@ from bench.training.cases import OURS
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.training.allocator_catalogue import find_allocator
-from trimtab.training.table_model import TableSpeed
+from trimtab.training.truths.table_model import TableSpeed
 
 ROUND_TIME = "round time"
 SIZES = {64: 20, 512: 160, 2_048: 640}  # GPUs → jobs, as in Sia's evaluation

@@ -23,7 +23,7 @@ from trimtab.training.allocator_catalogue import (
 )
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.node_outages import NodeEvent
-from trimtab.training.table_model import TableTruth
+from trimtab.training.truths.table_model import TableTruth
 from trimtab.validation.named_classes import section
 
 HEADINGS = ("Idea", "Source", "Reads", "Cost", "When it wins / loses", "Deviations from the source")

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.training_jobs import Workload
 from trimtab.domain.training_profiles import ApplicationProfile, StepMeasurements
-from trimtab.training.replay_workloads import replay_workload
+from trimtab.training.truths.replay_workloads import replay_workload
 
 LOCAL = np.array([8.0, 16.0, 32.0])
 

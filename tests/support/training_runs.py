@@ -12,10 +12,10 @@ from trimtab.domain.training_jobs import Workload, gpu_nodes
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,
 )
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_records import JobRecords
 from trimtab.training.node_outages import NodeEvent
-from trimtab.training.table_model import ScalingTable, TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import ScalingTable, TableTruth
 
 LEVELS = np.array([1, 2, 4, 8])
 RATE_PER_S = np.array([[1.0, 1.8, 3.0, 4.0], [1.0, 1.9, 3.6, 6.4], [1.0, 1.5, 1.6, 1.2]])

@@ -12,13 +12,13 @@ from support.training_runs import jobs_of, scaling_table
 from trimtab.domain.training_jobs import JOBS, gpu_nodes
 from trimtab.traces.gavel_jobs import GavelJob
 from trimtab.training.allocator_catalogue import find_allocator
-from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.gavel_mechanism import ShareState, _Received
-from trimtab.training.gavel_workloads import gavel_workload, is_critical
+from trimtab.training.allocators.shared.gavel_mechanism import ShareState, _Received
+from trimtab.training.allocators.shared.max_min_programme import central_shares
 from trimtab.training.job_records import JobRecords
-from trimtab.training.max_min_programme import central_shares
-from trimtab.training.stepped_truth import StepRates
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.gavel_workloads import gavel_workload, is_critical
+from trimtab.training.truths.stepped_truth import StepRates
+from trimtab.training.truths.table_model import TableTruth
 
 RATES = StepRates(({("LM", 10, 1): 10.0, ("LM", 20, 1): 8.0, ("LM", 10, 2): 15.0},), {"LM": 1000})
 

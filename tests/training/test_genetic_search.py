@@ -11,11 +11,10 @@ from support.replay_profiles import toy_jobs, toy_profile
 from trimtab.compiled.kernel import interpreted, kernel
 from trimtab.domain.training_jobs import gpu_nodes
 from trimtab.training.allocator_catalogue import clock_of, find_allocator, placement_of
-from trimtab.training.genetic_search import SearchProblem, search_allocation
-from trimtab.training.pareto_order import pareto_order
-from trimtab.training.replay_truth import ReplayTruth
+from trimtab.training.allocators.shared.genetic_search import SearchProblem, pareto_order, search_allocation
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.training_loop import Setup, run_jobs
+from trimtab.training.truths.replay_truth import ReplayTruth
 
 
 def problem(rng: np.random.Generator, jobs: int = 3, **more: Any) -> SearchProblem:
@@ -75,7 +74,7 @@ def test_the_best_of_all_allocations_is_found(rng: np.random.Generator) -> None:
 
 
 def test_compiled_and_interpreted_searches_are_equal(rng: np.random.Generator) -> None:
-    from trimtab.training import genetic_search
+    from trimtab.training.allocators.shared import genetic_search
 
     p = problem(rng)
     plain = interpreted(genetic_search._evolve)

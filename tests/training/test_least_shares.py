@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.training.deadline_plans import Rules
-from trimtab.training.least_shares import LeastShares, TypeLevels, least_shares
+from trimtab.training.allocators.shared.deadline_plans import Rules
+from trimtab.training.allocators.shared.least_shares import LeastShares, TypeLevels, least_shares
 
 RULES = Rules(0.0, 1.0, 0, 1.0)
 

@@ -16,11 +16,11 @@ from trimtab.domain.training_jobs import ServiceLoads, Workload, gpu_nodes
 from trimtab.errors import PolicyError
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.allocators.muxflow import _matched
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 
 def pairs(host_kept: float) -> PairSpeeds:

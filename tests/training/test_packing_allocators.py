@@ -12,12 +12,12 @@ from support.training_runs import jobs_of, scaling_table
 from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes
 from trimtab.training.allocator_catalogue import find_allocator
-from trimtab.training.allocator_runs import run_allocator
+from trimtab.training.allocators.shared.gavel_mechanism import ShareState
+from trimtab.training.allocators.shared.max_min_programme import ShareProblem, water_filled
 from trimtab.training.allocators.tiresias_gittins import gittins_index
-from trimtab.training.gavel_mechanism import ShareState
 from trimtab.training.job_records import JobRecords
-from trimtab.training.max_min_programme import ShareProblem, water_filled
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 
 def pairs_of(kept: Any) -> PairSpeeds:

@@ -10,7 +10,6 @@ import pytest
 from support.training_runs import LEVELS, jobs_of, scaling_table
 from trimtab.domain.training_jobs import configs, gpu_nodes
 from trimtab.errors import UsageError
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_models import TableJobs
 from trimtab.training.performance.estimated_table import CURVE_MODELS, estimated_table
 from trimtab.training.performance.job_metadata import JobMetadata
@@ -31,6 +30,7 @@ from trimtab.training.performance.task_graphs import (
     task_samples,
 )
 from trimtab.training.performance.throughput_formulas import OptimusSpeed, PolluxThroughput
+from trimtab.training.training_loop import run_allocator
 
 
 def samples(seconds, **columns) -> Samples:

@@ -15,9 +15,9 @@ from trimtab.errors import UsageError
 from trimtab.training.allocator_catalogue import clock_of, placement_of
 from trimtab.training.job_records import JobRecords
 from trimtab.training.node_outages import NodeEvent
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.training_loop import Setup, run_jobs
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from trimtab.domain.service_loads import PairSpeeds, busy_of_measured, proportio
 from trimtab.domain.training_jobs import GpuCluster, Held, gpu_nodes
 from trimtab.errors import PolicyError
 from trimtab.traces.gavel_jobs import GavelJob, read_gavel_pairs, read_gavel_rates
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.gang_placement import consolidated
-from trimtab.training.gavel_workloads import gavel_workload, pair_speeds, with_pairs
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords
 from trimtab.training.shared_gpus import placed
-from trimtab.training.stepped_truth import SteppedTruth, StepRates
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.gavel_workloads import gavel_workload, pair_speeds, with_pairs
+from trimtab.training.truths.stepped_truth import SteppedTruth, StepRates
+from trimtab.training.truths.table_model import TableTruth
 
 # the first curve keeps 0.8 of its speed beside the second one, and the second one 0.5 beside the first
 KEPT = PairSpeeds(np.full(3, 0.5), np.array([1]), np.array([[[[0.8, 0.8, 1.0], [0.5, 0.8, 1.0], [1.0] * 3]]]))

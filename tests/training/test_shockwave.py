@@ -10,8 +10,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from support.training_runs import jobs_of, run_of
 from trimtab.domain.allocator import Epochs
+from trimtab.training.allocators.shared.window_plans import WindowProblem, laid_out, rounds_of_jobs
 from trimtab.training.allocators.shockwave import posterior_left_s
-from trimtab.training.window_plans import WindowProblem, laid_out, rounds_of_jobs
 
 
 def random_problem(seed: int, jobs: int = 12, rounds: int = 8, gpus: int = 8) -> WindowProblem:

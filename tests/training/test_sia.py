@@ -10,10 +10,10 @@ import pytest
 from support.replay_profiles import toy_jobs, toy_profile
 from support.training_runs import jobs_of, run_of
 from trimtab.domain.training_jobs import AGENT_BATCH, JOBS, GpuCluster, Held, configs, gpu_nodes
+from trimtab.training.allocators.shared.node_packing import whole_nodes_first
 from trimtab.training.allocators.sia import Sia
 from trimtab.training.node_outages import NodeEvent
-from trimtab.training.node_packing import whole_nodes_first
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
 
 
 class Linear:

@@ -11,7 +11,7 @@ from support.training_runs import scaling_table
 from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes
 from trimtab.training.allocators.hypersched import HyperSched
 from trimtab.training.allocators.mlfs import Mlfs
-from trimtab.training.table_model import TableSpeed
+from trimtab.training.truths.table_model import TableSpeed
 
 
 def active(n: int, **more: Any) -> Any:

@@ -12,11 +12,11 @@ from support.training_runs import jobs_of, run_of, scaling_table
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed
 from trimtab.domain.training_jobs import gpu_nodes
 from trimtab.errors import PolicyError, UsageError
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import Outcome
 from trimtab.training.node_outages import FailingNode, NodeEvent
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 
 @dataclass(frozen=True)

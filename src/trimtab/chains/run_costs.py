@@ -1,4 +1,10 @@
-"""Learns how long stages take on each node type, by the size of the work, and tells the loop."""
+"""Learns how long stages take on each node type, by the size of the work, and tells the loop.
+
+Chains in virtual time by what their stages cost: as they declare it, or as it was in a recorded run.
+
+No code of a stage runs. An output has as many items as it is told to have, any part of it is there, and
+conditions hold.
+"""
 
 from __future__ import annotations
 

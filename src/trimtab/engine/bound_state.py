@@ -1,4 +1,10 @@
-"""States, views, plans and memories in the form that kernels take: tables of addresses."""
+"""States, views, plans and memories in the form that kernels take: tables of addresses.
+
+Arrays for plain Python: memoryviews for interpreted kernels, NumPy columns for users' policies.
+
+An interpreted kernel reads `nodes.in_flight[j]` fastest from a memoryview, with the same bits as compiled.
+A policy in plain Python gets NumPy arrays with all their methods.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Streams that stand still: the gaps between their pieces, and the nodes whose streams all do."""
+"""Streams that stand still: the gaps between their pieces, and the nodes whose streams all do.
+
+Detects stalls of this process: it was stopped, or the machine was too busy to run it.
+
+A request that began before a stall and seems late after it says nothing about its node: the node's response
+may lie unread in a socket. Code that judges by time checks here first. A stall matters only while something
+is awaited, so the detector beats only then.
+"""
 
 from __future__ import annotations
 

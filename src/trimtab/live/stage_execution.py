@@ -1,6 +1,11 @@
 """Runs attempts of stages where a worker is: loads code once, calls it, and reports an Outcome.
 
 Imports little, because every worker process loads it.
+
+Logs of stages' own code: each record has the run, stage and attempt in which it was made.
+
+A stage that configures logging itself finds `record.run`, `record.stage`, `record.instance` and
+`record.attempt`. Elsewhere warnings go to standard error with them.
 """
 
 from __future__ import annotations

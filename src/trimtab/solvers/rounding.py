@@ -8,6 +8,10 @@ node of least cost under these prices.
 Source: feedback in place of drawing nodes by their shares (assignment by independent draws leaves overload
 of the order √tasks a node); the sensitivity is the diagonal of the smoothed Hessian of `dual`.
 Cost: O(pairs + tasks log tasks).
+
+Repairs the remaining overload of a rounding: tasks move to any node with room, also to distant nodes.
+
+Source: Martello and Toth, Knapsack Problems, 1990, §7.4; the order is by rise of reduced cost a unit freed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Rows that cannot be used as they are: what becomes of them, counted, with the first lines of each."""
+"""Rows that cannot be used as they are: what becomes of them, counted, with the first lines of each.
+
+Conditions on rows of a file, as a user writes them: `status == 200 and model != "test"`.
+
+Names are columns of the file; `backticks` hold names with spaces or dots. A comparison with a number takes
+the column as numbers, one with text as text. A row without a value fulfils only `is None`.
+"""
 
 from __future__ import annotations
 

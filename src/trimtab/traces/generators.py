@@ -1,4 +1,9 @@
-"""Synthetic traces: an arrival process and a size distribution, from one seed."""
+"""Synthetic traces: an arrival process and a size distribution, from one seed.
+
+Distributions of work sizes. Functions of a generator, and the same as checked configuration.
+
+Every function returns n sizes greater than 0 in the unit of their mean, shape [n].
+"""
 
 from __future__ import annotations
 

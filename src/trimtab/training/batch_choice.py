@@ -6,6 +6,13 @@ where it does not fit; the one with the highest goodput is chosen.
 Source: Qiao et al., Pollux, OSDI 2021, §3.3, and the simulator published with it.
 Deviations: none. A single GPU takes two passes at least when its batch is above the initial one, as in the
 source, because one pass tells nothing about the noise of the gradient.
+
+Statistical efficiency: how much a larger batch helps, from the noise of the gradient.
+
+Idea: at batch M = s B an iteration makes as much progress as gain = (var + sqr) / (var / s + sqr) iterations
+at the initial batch B; sqr and var are squared norm and variance of the gradient.
+Source: McCandlish et al., An Empirical Model of Large-Batch Training, 2018; Johnson et al., AdaScale SGD,
+2020; Qiao et al., Pollux, OSDI 2021, §3.1.
 """
 
 from __future__ import annotations

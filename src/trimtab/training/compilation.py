@@ -11,7 +11,7 @@ from trimtab.domain.training_jobs import JOBS, GpuCluster, Held, gpu_nodes, held
 from trimtab.domain.training_profiles import ScalingTable, rates_between
 from trimtab.solvers.multiple_choice import KERNELS, Choices, choose
 from trimtab.training.allocation_check import first_broken
-from trimtab.training.deadline_plans import (
+from trimtab.training.allocators.shared.deadline_plans import (
     DeadlineJobs,
     Rules,
     new_plans,
@@ -20,9 +20,9 @@ from trimtab.training.deadline_plans import (
     raise_levels,
     raise_levels_lazily,
 )
+from trimtab.training.allocators.shared.least_shares import plan_on_time
 from trimtab.training.gang_placement import consolidated, kept_gpus
 from trimtab.training.job_states import note_time
-from trimtab.training.least_shares import plan_on_time
 from trimtab.training.training_loop import changes
 
 _LOOP = (held_sums, rates_between, first_broken, kept_gpus, changes, note_time)

@@ -21,10 +21,16 @@ from trimtab.engine.policy_errors import line_of
 from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.gang_placement import PlacementRule
-from trimtab.training.job_classes import about_all, classes_of, cluster_for, counted_once, within_room
-from trimtab.training.progress import Running
-from trimtab.training.quotas import within_quotas
+from trimtab.training.job_classes import (
+    about_all,
+    classes_of,
+    cluster_for,
+    counted_once,
+    within_quotas,
+    within_room,
+)
 from trimtab.training.shared_gpus import is_second, placed
+from trimtab.training.truths.progress import Running
 
 _LEAST_PLAN_S: Final = 60.0  # a job that does not end as estimated is looked at again after so long
 

@@ -16,12 +16,12 @@ from trimtab.domain.allocator import JobNeed, Speed
 from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.domain.training_profiles import ScalingTable
-from trimtab.training.least_service import least_of_replayed, least_of_stepped, least_of_table
-from trimtab.training.progress import Truth
-from trimtab.training.replay_truth import ReplayTruth
-from trimtab.training.replay_workloads import alone_seconds
-from trimtab.training.stepped_truth import SteppedJob, SteppedTruth, StepRates
-from trimtab.training.table_model import TableTruth
+from trimtab.training.truths.least_service import least_of_replayed, least_of_stepped, least_of_table
+from trimtab.training.truths.progress import Truth
+from trimtab.training.truths.replay_truth import ReplayTruth
+from trimtab.training.truths.replay_workloads import alone_seconds
+from trimtab.training.truths.stepped_truth import SteppedJob, SteppedTruth, StepRates
+from trimtab.training.truths.table_model import TableTruth
 
 _ALWAYS = frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.DEADLINES, JobNeed.ORACLE})
 

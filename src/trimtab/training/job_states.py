@@ -11,8 +11,8 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT
 from trimtab.domain.training_jobs import JOBS, Flags, Floats, Ints, Records, Workload
 from trimtab.training.job_records import JobRecords, Outcome
-from trimtab.training.progress import Running
 from trimtab.training.restart_costs import Change
+from trimtab.training.truths.progress import Running
 
 _UNFINISHED = int(Outcome.UNFINISHED)
 _OF_WORKLOAD = {

@@ -1,4 +1,10 @@
-"""What is known of jobs' speeds: numbers of GPUs with estimates, ways to run, answers without profiles."""
+"""What is known of jobs' speeds: numbers of GPUs with estimates, ways to run, answers without profiles.
+
+The ways in which jobs may run: numbers of GPUs of each type.
+
+Powers of two within a node, then whole nodes, as in Jayaram Subramanya et al., Sia, SOSP 2023, §3.1; and what
+rigid jobs ask for, and what jobs that stay have now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Failures and drains of nodes, in the order in which they happen."""
+"""Failures and drains of nodes, in the order in which they happen.
+
+Checkpoints of running jobs: what a job on a failed node loses.
+
+A job saves its progress each `period_s` of progress, and whenever a decision changes its GPUs or takes them:
+it is stopped in order then. Saving costs nothing beyond what the restart cost charges. A job that keeps its
+GPUs between two checkpoints keeps their number, so the GPU time lost is known.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.domain.training_jobs import Floats, Ints
-from trimtab.training.progress import TOLERANCE_S, Running, Truth
+from trimtab.training.truths.progress import TOLERANCE_S, Running, Truth
 
 
 class Checkpoints:

@@ -14,7 +14,7 @@ import numpy as np
 from trimtab.domain.allocator import Allocation
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints
 from trimtab.training.gang_placement import PlacementRule
-from trimtab.training.progress import Running
+from trimtab.training.truths.progress import Running
 
 
 def partners_of(allocation: Allocation, n_jobs: int) -> Ints:

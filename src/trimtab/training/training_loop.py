@@ -17,15 +17,22 @@ from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.job_places import JobPlaces
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
 from trimtab.errors import PolicyError, UsageError
+from trimtab.training.allocator_catalogue import (
+    AllocatorSpec,
+    clock_of,
+    find_allocator,
+    placement_of,
+    restart_cost_of,
+)
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decider
 from trimtab.training.gang_placement import PlacementRule
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
 from trimtab.training.node_outages import Checkpoints, FailingNode, NodeEvent, NodeEvents
-from trimtab.training.progress import Running, Truth
 from trimtab.training.restart_costs import Change, Interval, RestartCost
 from trimtab.training.shared_gpus import charged_s
+from trimtab.training.truths.progress import Running, Truth
 from trimtab.words import counted
 
 _NO_FLOATS = np.zeros(0)
@@ -407,3 +414,31 @@ def changes(before_rows: Any, before_gpus: Any, after_rows: Any, after_gpus: Any
         else:
             started[i] = changed[i] = True
     return changed, started, before_rows[~goes_on]
+
+
+def run_allocator(
+    allocator: AllocatorSpec,
+    workload: Workload,
+    *,
+    clock: str = "",
+    placement: str = "",
+    restart: RestartCost | str = "none",
+    round_s: float | None = None,
+    **setup: Any,
+) -> JobRecords:
+    """Run all jobs of a workload.
+
+    `round_s`: length of rounds of allocators that count in them; None = theirs. `setup` has
+    the other fields of `Setup`: nodes, type_names, truth, …
+
+    Raises UsageError for names that there are not, and PolicyError for an allocator that breaks a rule.
+    """
+    made = find_allocator(allocator)
+    made = made if round_s is None else made.in_rounds_of(round_s)
+    chosen = Setup(
+        clock=clock_of(clock or made.clock),
+        placement=placement_of(placement or made.placement),
+        restart=restart_cost_of(restart) if isinstance(restart, str) else restart,
+        **setup,
+    )
+    return run_jobs(workload, made, chosen)

@@ -19,8 +19,8 @@ from trimtab.experiments.training.job_profiles import profile_kind, profiled_job
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS, RulesSection, resolve_training
 from trimtab.traces.read_jobs import holds_jobs, read_jobs
-from trimtab.training.allocator_runs import run_allocator
-from trimtab.training.replay_truth import ReplayTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.replay_truth import ReplayTruth
 
 GAVEL_LINE = "ResNet-18 (batch size 32)\tpython3 main.py\tcifar10\t--num_steps\t1\t{steps}\t{gpus}\t{rest}"
 FILES = {

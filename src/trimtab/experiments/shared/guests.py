@@ -11,8 +11,8 @@ import numpy as np
 from trimtab.domain.options import FAULT
 from trimtab.domain.training_jobs import Flags, Ints, ServiceLoads
 from trimtab.experiments.shared.request_side import RequestSide
-from trimtab.training.progress import Running
-from trimtab.training.table_model import TableTruth
+from trimtab.training.truths.progress import Running
+from trimtab.training.truths.table_model import TableTruth
 
 _AFTER_S = 1e-3  # a round's slow-down begins so long after the decision that it follows from
 

@@ -7,7 +7,7 @@ import numpy as np
 from trimtab.domain.training_jobs import Flags
 from trimtab.experiments.shared.request_side import RequestSide
 from trimtab.experiments.shared.sharing_policies import Lending, Static
-from trimtab.training.progress import Running
+from trimtab.training.truths.progress import Running
 
 
 class LentNodes:

@@ -30,10 +30,10 @@ from trimtab.experiments.training.training_scenario import GenerateServices, Tra
 from trimtab.metrics import Records, compute
 from trimtab.policies import find
 from trimtab.training.allocator_catalogue import restart_cost_of
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_records import JobRecords
-from trimtab.training.progress import Truth
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.progress import Truth
+from trimtab.training.truths.table_model import TableTruth
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,12 +41,12 @@ from trimtab.traces.gavel_jobs import (
 )
 from trimtab.traces.read_jobs import JobTable, asks_of
 from trimtab.traces.scaling_profiles import read_scaling_profiles
-from trimtab.training.gavel_workloads import gavel_workload, with_pairs
 from trimtab.training.job_models import JobModel, ReplayJobs, SteppedJobs, TableJobs, restart_seconds
 from trimtab.training.performance.estimated_table import estimated_table
-from trimtab.training.replay_truth import ReplayOptions, ReplayTruth
-from trimtab.training.replay_workloads import table_replay_workload
-from trimtab.training.stepped_truth import StepRates
+from trimtab.training.truths.gavel_workloads import gavel_workload, with_pairs
+from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
+from trimtab.training.truths.replay_workloads import table_replay_workload
+from trimtab.training.truths.stepped_truth import StepRates
 from trimtab.training.workloads import WorkloadOptions, fixed_workload, table_workload, with_unprofiled
 from trimtab.words import counted
 

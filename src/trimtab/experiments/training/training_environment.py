@@ -14,8 +14,8 @@ from trimtab.experiments.scenario.build.generated import Stream, generator
 from trimtab.experiments.scenario.build.serving_options import struck_nodes
 from trimtab.experiments.training.training_scenario import GenerateJobs, PairsFile, TrainingScenario
 from trimtab.traces.gavel_jobs import read_gavel_pairs, read_gavel_rates
-from trimtab.training.gavel_workloads import pair_speeds
 from trimtab.training.node_outages import FailingNode, NodeEvent
+from trimtab.training.truths.gavel_workloads import pair_speeds
 from trimtab.validation.names import nearest
 from trimtab.words import counted
 

@@ -37,10 +37,10 @@ from trimtab.training.allocator_catalogue import (
     find_allocator,
     refuse_unmet,
 )
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.compilation import compile_planning
 from trimtab.training.job_metrics import JOB_METRICS, job_metrics
 from trimtab.training.job_records import JobRecords
+from trimtab.training.training_loop import run_allocator
 from trimtab.validation.problems import checked
 
 if TYPE_CHECKING:

@@ -1,4 +1,16 @@
-"""Health checks, circuit breaker, outlier ejection, inactivity timeout and polling of one fleet."""
+"""Health checks, circuit breaker, outlier ejection, inactivity timeout and polling of one fleet.
+
+Circuit breaker: holds a node that refuses connections, or that asks for a pause.
+
+*Source*: M. Nygard, Release It!, 2007, ch. 5 (circuit breaker: closed, open, half-open); RFC 9110 §10.2.3
+(Retry-After). Outlier ejection handles error responses and slow ones; a response below 500 closes the
+breaker.
+
+One request never pauses several nodes, and never one for long: it may itself be what they refuse. Only the
+first node that is too busy for a request is paused for it, and `Retry-After` is obeyed once another request
+in a row was refused too. What only one tenant was refused is a pause for this tenant (`nodes.tenant_holds`).
+A 429 pauses nothing, unless the node says that it is about itself (`nodes.status_causes`).
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,11 @@ Names: `running`, `waiting`, `kv_used_frac`; `cpu_cores`, `cpu_busy_frac`, `memo
 `disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
 `net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
 `gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).
+
+Reads named samples out of a page in Prometheus' text format, at C speed.
+
+A page of an exporter has a thousand lines of which a few matter, so one pattern over the bytes finds the
+lines instead of a parser that reads each of them.
 """
 
 from __future__ import annotations

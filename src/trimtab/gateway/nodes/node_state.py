@@ -1,4 +1,12 @@
-"""The state of one node: the reasons why it gets no work, and its slow start."""
+"""The state of one node: the reasons why it gets no work, and its slow start.
+
+The meaning of a node's error status: whether the node is at fault, or the request.
+
+A 503 is about the node (RFC 9110 §15.6.4). A 429 is about the sender (RFC 6585 §4): the request's key or its
+model has used up its rate, and the node has room for others. Some servers answer 429 when they are full
+themselves. They say so in the error's type (text-generation-inference: `overloaded`), or the node's entry in
+the configuration does.
+"""
 
 from __future__ import annotations
 

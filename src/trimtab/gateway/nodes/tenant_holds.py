@@ -11,6 +11,13 @@ the node from this tenant, and not from others:
 - A tenant that nodes are withheld from gets the others; if there are no others it gets these.
 
 A tenant is active for ACTIVE_S after its last request.
+
+How often the requests of each tenant fail, at whatever node.
+
+A tenant can send requests that make every node fail. So failures at a node are evidence against the node only
+as far as the failures of the same tenants at other nodes do not explain them. For a tenant of which nothing
+is known the rate is a third, so that five failures in a row at one node still speak against the node (a
+chance of 0.4 %).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Structured logs, as JSON or text, optionally a line per request. No bodies, keys or query strings."""
+"""Structured logs, as JSON or text, optionally a line per request. No bodies, keys or query strings.
+
+Logs errors that reach the event loop, in the gateway's own form, and rarely.
+
+A client can repeat whatever makes a step fail, so the log gets the 1st, 2nd, 4th, 8th … error of a place in
+the code, and the traceback of the first only.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Cpop(Policy):
     Source
         Haluk Topcuoglu, Salim Hariri, Min-You Wu: "Performance-effective and low-complexity task scheduling
         for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3), 2002, §4.3
-        (critical path on a processor). As published: `solvers.list_schedules`.
+        (critical path on a processor). As published: `bench/list_schedules.py`.
     Reads
         The run's arrival and critical path on arrival; as `heft`.
     Cost

@@ -27,7 +27,7 @@ class Heft(Policy):
     Source
         Haluk Topcuoglu, Salim Hariri, Min-You Wu: "Performance-effective and low-complexity task scheduling
         for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3), 2002, §4.2.
-        As published, for one graph that is known in advance: `solvers.list_schedules`.
+        As published, for one graph that is known in advance: `bench/list_schedules.py`.
     Reads
         The estimated remaining critical path; as `congestion-aware`, with what each node holds of the inputs.
     Cost

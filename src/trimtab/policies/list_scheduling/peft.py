@@ -30,7 +30,7 @@ class Peft(Policy):
     Source
         Hamid Arabnejad, Jorge Barbosa: "List scheduling algorithm for heterogeneous systems by an optimistic
         cost table", IEEE Transactions on Parallel and Distributed Systems 25(3), 2014, §4. As published:
-        `solvers.list_schedules`.
+        `bench/list_schedules.py`.
     Reads
         The remaining critical path, the successor's class and its service times per type, the declared size
         of the output; as `heft`.

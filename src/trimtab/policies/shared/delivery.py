@@ -1,4 +1,9 @@
-"""When a node has served work whose data move to it first, and on nodes that may fail."""
+"""When a node has served work whose data move to it first, and on nodes that may fail.
+
+Completion on nodes that may fail, or that have an outage ahead, by the last three columns of `plan.price`.
+
+These are failures per second, and begin and end of the next planned outage, as `availability` makes them.
+"""
 
 from __future__ import annotations
 

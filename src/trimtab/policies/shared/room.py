@@ -1,4 +1,15 @@
-"""The room on a node beside the work on it: resources, and the memory of models."""
+"""The room on a node beside the work on it: resources, and the memory of models.
+
+Accelerator memory as one of the resources: what the models that a node holds take of it.
+
+Where accelerator memory is a modelled resource too, it is the same memory: in use is the larger of what is
+reported and what the models take. A request adds what its class demands and the models that the node lacks;
+a node that has to unload others for them counts as full.
+
+A request's demand of nodes' resources and the remainder, for policies that weigh several resources.
+
+Where a cluster models no resources, slots are the only one, and every request takes one.
+"""
 
 from __future__ import annotations
 

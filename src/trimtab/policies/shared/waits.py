@@ -1,4 +1,11 @@
-"""Expected waits for a slot, from the backlogs that nodes report."""
+"""Expected waits for a slot, from the backlogs that nodes report.
+
+Nodes with a free slot, kept up to date from the change log, for policies that use only such nodes.
+
+Memory: ints = [built, number of idle nodes, the idle nodes in ascending order (as many places as nodes), and
+a flag per node that is 1 if the node is idle]. The order is ascending because the first of equal candidates
+is the best. A later candidate then never moves a ranked one, so the processor predicts the branch.
+"""
 
 from __future__ import annotations
 

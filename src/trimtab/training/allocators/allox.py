@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.parameters import NonNegative
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
+from trimtab.training.allocators.shared.gavel_mechanism import GavelAllocator, ShareState
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
-from trimtab.training.deadline_plans import (
+from trimtab.training.allocators.shared.deadline_plans import (
     DeadlineJobs,
     Plans,
     Rules,

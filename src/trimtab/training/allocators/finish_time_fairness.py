@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
-from trimtab.training.max_min_programme import central_shares
+from trimtab.training.allocators.shared.gavel_mechanism import GavelAllocator, ShareState
+from trimtab.training.allocators.shared.max_min_programme import central_shares
 
 _LEAST_WORK = 1e-9  # left of a job that goes on longer than it declared
 

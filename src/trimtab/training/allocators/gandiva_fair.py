@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
+from trimtab.training.allocators.shared.gavel_mechanism import GavelAllocator, ShareState
 
 
 @dataclass(frozen=True)

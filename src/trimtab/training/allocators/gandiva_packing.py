@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.parameters import Natural, NonNegative
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_packing import Combination, PackedGavelAllocator, PackState
+from trimtab.training.allocators.shared.gavel_mechanism import Combination, PackedGavelAllocator, PackState
 
 
 @dataclass

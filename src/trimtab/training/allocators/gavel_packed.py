@@ -10,8 +10,8 @@ import numpy as np
 from trimtab.domain.parameters import Count, Natural, NonNegative
 from trimtab.domain.training_jobs import Floats, Ints
 from trimtab.training.allocators.gavel_water_filling import effective
-from trimtab.training.gavel_packing import Combination, PackedGavelAllocator, PackState
-from trimtab.training.max_min_programme import ShareProblem, water_filled
+from trimtab.training.allocators.shared.gavel_mechanism import Combination, PackedGavelAllocator, PackState
+from trimtab.training.allocators.shared.max_min_programme import ShareProblem, water_filled
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from trimtab.domain.parameters import Count
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
-from trimtab.training.max_min_programme import ShareProblem, water_filled
+from trimtab.training.allocators.shared.gavel_mechanism import GavelAllocator, ShareState
+from trimtab.training.allocators.shared.max_min_programme import ShareProblem, water_filled
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trimtab.domain.training_jobs import Floats
-from trimtab.training.gavel_mechanism import GavelAllocator, ShareState
+from trimtab.training.allocators.shared.gavel_mechanism import GavelAllocator, ShareState
 
 _BARRIER = 1e-9  # share times what is missing, of jobs without a share
 

@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import NonNegative
 from trimtab.domain.training_jobs import Floats, GpuCluster, Records, configs
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 _SOON = 1e-3  # mean job lengths: a deadline or a finish that is nearer, or past, counts as so near
 

@@ -11,7 +11,7 @@ from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import Count, Fraction, Natural, NonNegative, OneOrMore, Positive, Range
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT, guest_kept, host_slowdown
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, configs
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 
 @dataclass

@@ -12,8 +12,8 @@ from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import Natural
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records, configs
+from trimtab.training.allocators.shared.genetic_search import SearchProblem, search_allocation
 from trimtab.training.clocks import a_round_later_s
-from trimtab.training.genetic_search import SearchProblem, search_allocation
 
 _FLOOR = 1e-3  # added to each speed-up
 _OLDER_S = 1.0  # than the age at which a start is worth nothing
@@ -51,7 +51,7 @@ class Pollux(Allocator):
         allocations. It knows one type of GPU, and moves jobs often.
     Deviations from the source
         As in the source's simulator, the fair share counts as one node. The search is stated in
-        `training/genetic_search.py`. Jobs that may not scale keep their number of GPUs or wait; pinned jobs,
+        `shared/genetic_search.py`. Jobs that may not scale keep their number of GPUs or wait; pinned jobs,
         and running ones that may not be preempted, keep their nodes. Of several types of GPU the estimate of
         the first one counts. A clock of events is asked for a decision each minute while jobs run that
         scale, and for one when a young job gains from its start. Autoscaling of the cluster is left out.

@@ -12,7 +12,7 @@ from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.allocator import Allocation, Allocator, Epochs, EpochSpeed, JobNeed, Speed
 from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
-from trimtab.training.window_plans import WindowProblem, laid_out, rounds_of_jobs
+from trimtab.training.allocators.shared.window_plans import WindowProblem, laid_out, rounds_of_jobs
 
 _PLAIN_EPOCHS: Final = 100  # of jobs that report none
 _BASES: Final = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
@@ -53,7 +53,7 @@ class Shockwave(Allocator):
         Short makespans and few jobs that are treated unfairly, also where run times change underway. It
         needs epochs and batches, and gives no job more GPUs than it asked for.
     Deviations from the source
-        The programme is solved by `training/window_plans.py` in place of Gurobi. Which rounds of the window
+        The programme is solved by `shared/window_plans.py` in place of Gurobi. Which rounds of the window
         a job gets is free where no job is late; the source takes what Gurobi returns, here priorities are
         equal then. Widths that do not divide each other may leave a job with fewer rounds than planned; idle
         GPUs go to the job with most left, as in the source. Finish times are those of the clock, not rounds

@@ -18,9 +18,9 @@ from trimtab.domain.training_jobs import (
     Records,
 )
 from trimtab.solvers.multiple_choice import Choices, choose
+from trimtab.training.allocators.shared.node_packing import whole_nodes_first
 from trimtab.training.clocks import a_round_later_s
 from trimtab.training.levels import configurations, holders, present_configuration
-from trimtab.training.node_packing import whole_nodes_first
 
 _MOST = 3000.0  # of a value to the power p
 _DIGITS = 2  # to which values are rounded

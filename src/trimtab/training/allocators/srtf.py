@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.training_jobs import GpuCluster, Records, configs
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 
 @dataclass(frozen=True)

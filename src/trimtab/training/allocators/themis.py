@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.training_jobs import Floats, GpuCluster, Records, configs
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 BISECTIONS = 60
 

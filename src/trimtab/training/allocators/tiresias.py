@@ -11,8 +11,8 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, Speed
 from trimtab.domain.parameters import NonNegative, NumberList
 from trimtab.domain.training_jobs import Flags, GpuCluster, Ints, Records
+from trimtab.training.allocators.shared.in_order import given_in_order
 from trimtab.training.gang_placement import most_free
-from trimtab.training.in_order import given_in_order
 
 THRESHOLDS = NumberList("/")
 

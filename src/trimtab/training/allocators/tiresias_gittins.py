@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, Speed
 from trimtab.domain.parameters import Count, NumberList, Positive
 from trimtab.domain.training_jobs import Floats, GpuCluster, Records
-from trimtab.training.in_order import given_in_order
+from trimtab.training.allocators.shared.in_order import given_in_order
 
 SIZES = NumberList("/", may_be_empty=True)
 

@@ -14,10 +14,10 @@ from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import NonNegative, OneOrMore, Positive
 from trimtab.domain.training_jobs import AGENT_BATCH, Flags, Floats, GpuCluster, Ints, Records
 from trimtab.solvers.multiple_choice import Choices, choose
-from trimtab.training.deadline_plans import Rules
-from trimtab.training.least_shares import LeastShares, TypeLevels, least_shares
+from trimtab.training.allocators.shared.deadline_plans import Rules
+from trimtab.training.allocators.shared.least_shares import LeastShares, TypeLevels, least_shares
+from trimtab.training.allocators.shared.node_packing import whole_nodes_first
 from trimtab.training.levels import configurations, holders, present_configuration
-from trimtab.training.node_packing import whole_nodes_first
 
 _TINY = 1e-9
 _STRETCH_STEP = 1.1  # from one stretch that is tried to the next

@@ -1,4 +1,19 @@
-"""Seconds of a step from its parts: features of a graph's tasks, and sums over operators."""
+"""Seconds of a step from its parts: features of a graph's tasks, and sums over operators.
+
+Graph features: seconds of a task of a computation graph from where it stands and what flows through it.
+
+Idea: degree, depth, bytes in and out, and the kind of operator are known before anything runs; a regression
+of logarithms over them predicts the seconds of tasks, and the sum over the graph those of a step.
+Source: the survey's third way, in its simplest form: features by hand and a log-linear regression
+(`job_metadata`), not a graph neural network.
+
+Composable operators: seconds of a step as the sum of its operators, each measured by itself.
+
+Idea: an operator is measured once for each type of GPU, at a few sizes; any model that is made of known
+operators has a predicted step without being run. What an operator of another type of GPU takes follows from
+one measurement there, or from the roofline: the slower of arithmetic and memory.
+Source: the survey's fourth way; Williams et al., Roofline, CACM 2009.
+"""
 
 from __future__ import annotations
 

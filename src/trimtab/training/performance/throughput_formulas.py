@@ -1,4 +1,18 @@
-"""Formulas of the seconds of a step: Optimus', and the throughput model of Pollux and Sia."""
+"""Formulas of the seconds of a step: Optimus', and the throughput model of Pollux and Sia.
+
+Optimus' speed model: seconds of a synchronous step, by non-negative least squares.
+
+    seconds = θ0 · batch / workers + θ1 + θ2 · workers
+
+Source: Peng et al., Optimus, EuroSys 2018, §3.2, equation 4, and its published estimator.
+Deviations: parameter servers are as many as workers and beside them, as with all-reduce, so the terms in
+workers over servers and in servers fall into θ1 and θ2. Rows are weighted by 1 / seconds, so relative errors
+count.
+
+Pollux's throughput model as a performance model: seconds of a step by nodes, GPUs and local batch.
+
+Source: see `trimtab.training.throughput_model`, which fits it.
+"""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.errors import TrimtabError
 from trimtab.traces.scaling_profiles import scaling_table
 from trimtab.training.allocator_catalogue import canonical_allocator
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.runner.job_list import JobSpec, workload_of_jobs
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
 from trimtab.training.runner.run_ledger import KnownRun
 from trimtab.training.runner.work_process import WorkProcess
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 LOOK_S: Final = 10.0  # between two rollouts where nothing happens
 SPARE: Final = 20.0  # times what the last rollout took: so long there is none

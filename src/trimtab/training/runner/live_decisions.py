@@ -16,13 +16,13 @@ from trimtab.training.decisions import Decision
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
 from trimtab.training.levels import no_services
-from trimtab.training.progress import Running
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan
 from trimtab.training.runner.deciding import Question
 from trimtab.training.runner.job_list import JobSpec, workload_of_jobs
 from trimtab.training.runner.rank_protocol import Report
 from trimtab.training.runner.run_ledger import GenerationEnd, KnownRun
+from trimtab.training.truths.progress import Running
 
 WORTH_IT: Final = 1.05  # times the goodput, for which a job restarts with another batch
 ONE_TYPE: Final = ("gpu",)

@@ -20,7 +20,6 @@ import yaml
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.traces.scaling_profiles import Curves, scaling_table
 from trimtab.traces.write_jobs import profile_name, write_jobs, write_profiles
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart
@@ -28,7 +27,8 @@ from trimtab.training.runner.job_list import JobSpec, NodeSpec, workload_of_jobs
 from trimtab.training.runner.live_decisions import ONE_TYPE, LiveDecisions
 from trimtab.training.runner.live_job import job_folder, model_link
 from trimtab.training.runner.run_ledger import KnownRun
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 
 RECORDING: Final = "recording"  # folder of a run
 ROUNDS: Final = 10  # that a mean job takes at least, alone

@@ -12,9 +12,9 @@ from trimtab.traces.scaling_profiles import read_scaling_profiles
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,
 )
-from trimtab.training.allocator_runs import run_allocator
 from trimtab.training.job_records import JobRecords
-from trimtab.training.table_model import TableTruth
+from trimtab.training.training_loop import run_allocator
+from trimtab.training.truths.table_model import TableTruth
 from trimtab.training.workloads import WorkloadOptions, table_workload
 
 

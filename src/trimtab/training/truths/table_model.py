@@ -13,9 +13,9 @@ from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import UsageError
 from trimtab.training.levels import equal_parts, no_services
-from trimtab.training.progress import TOLERANCE_S, Running
 from trimtab.training.shared_gpus import pair_needs_s, pair_work, partner_rows, speeds_together
-from trimtab.training.step_times import FINISH_ROUNDINGS
+from trimtab.training.truths.progress import TOLERANCE_S, Running
+from trimtab.training.truths.step_times import FINISH_ROUNDINGS
 
 
 class TableSpeed:

@@ -18,8 +18,8 @@ import numpy as np
 from trimtab.domain.training_jobs import Floats, Workload
 from trimtab.domain.training_profiles import ApplicationProfile, ScalingTable, StepMeasurements
 from trimtab.training.batch_choice import GradientNoise
-from trimtab.training.step_times import on_curve
-from trimtab.training.stepped_truth import SteppedJob, StepRates
+from trimtab.training.truths.step_times import on_curve
+from trimtab.training.truths.stepped_truth import SteppedJob, StepRates
 
 
 def least_of_table(workload: Workload, table: ScalingTable) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from trimtab.domain.training_jobs import Floats, Ints, Records
 from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.training.batch_choice import divided_batch
 from trimtab.training.levels import never_measured
-from trimtab.training.step_times import StepTimes
+from trimtab.training.truths.step_times import StepTimes
 
 
 class ReplayOracle:

@@ -31,9 +31,9 @@ from trimtab.errors import UsageError
 from trimtab.training.batch_choice import LIMITS, GradientNoise, divided_batch
 from trimtab.training.fitted_speed import FittedSpeed
 from trimtab.training.levels import no_services
-from trimtab.training.progress import TOLERANCE_S, Running
-from trimtab.training.replay_oracle import ReplayOracle
-from trimtab.training.step_times import FINISH_ROUNDINGS, StepTimes
+from trimtab.training.truths.progress import TOLERANCE_S, Running
+from trimtab.training.truths.replay_oracle import ReplayOracle
+from trimtab.training.truths.step_times import FINISH_ROUNDINGS, StepTimes
 
 _PROFILED = 10  # local batches
 

@@ -6,9 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-
-from trimtab.errors import UsageError
-from trimtab.solvers.list_schedules import (
+from bench.list_schedules import (
     ListMethod,
     ListSchedule,
     TaskGraph,
@@ -17,6 +15,8 @@ from trimtab.solvers.list_schedules import (
     schedule,
     upward_rank_s,
 )
+
+from trimtab.errors import UsageError
 
 HEFT_SECONDS = np.array(
     [

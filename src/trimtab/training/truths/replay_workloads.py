@@ -12,9 +12,9 @@ from trimtab.domain.training_profiles import ApplicationProfile
 from trimtab.errors import TraceError
 from trimtab.traces.read_jobs import JobTable
 from trimtab.training.batch_choice import GradientNoise
-from trimtab.training.replay_oracle import ReplayOracle
-from trimtab.training.replay_truth import limits_of
-from trimtab.training.step_times import StepTimes
+from trimtab.training.truths.replay_oracle import ReplayOracle
+from trimtab.training.truths.replay_truth import limits_of
+from trimtab.training.truths.step_times import StepTimes
 from trimtab.training.workloads import workload_of
 
 

@@ -27,8 +27,8 @@ from trimtab.domain.service_loads import PairSpeeds
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
 from trimtab.errors import UsageError
 from trimtab.training.levels import equal_parts, no_services
-from trimtab.training.progress import Running
 from trimtab.training.shared_gpus import partner_rows, speeds_together
+from trimtab.training.truths.progress import Running
 
 _SHORTEST_S: Final = 1e-6  # of a round, so that time goes on
 _EMPTY_ROUNDS: Final = 5  # in the source a round without steps has failed, and so many failures end a job

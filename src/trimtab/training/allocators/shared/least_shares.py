@@ -19,7 +19,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.training_jobs import Flags, Floats, Ints
-from trimtab.training.deadline_plans import (
+from trimtab.training.allocators.shared.deadline_plans import (
     DeadlineJobs,
     Plans,
     Rules,

@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.domain.service_loads import PairSpeeds, busy_of_measured
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.traces.gavel_jobs import GavelJob, Key, PairRates
-from trimtab.training.stepped_truth import SteppedJob, SteppedTruth, StepRates
+from trimtab.training.truths.stepped_truth import SteppedJob, SteppedTruth, StepRates
 
 
 def with_pairs(rates: StepRates, measured: Sequence[PairRates]) -> StepRates:

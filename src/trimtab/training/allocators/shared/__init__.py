@@ -1,0 +1,1 @@
+"""What several allocators share: mechanisms, plans, packing. A module here defines no allocator."""
