@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.gateway.api.include_usage import UsageStripper, inject_include_usage
 from trimtab.gateway.api.json_scan import JsonScan
-from trimtab.gateway.api.sse import EventSplitter, data_of
+from trimtab.gateway.api.sse import EventSplitter, UsageStripper, data_of, inject_include_usage
 from trimtab.gateway.api.usage import BodyMeter, StreamMeter, find_usage, meter_for
 from trimtab.gateway.model import Dialect, Endpoint, Kind, Usage
 

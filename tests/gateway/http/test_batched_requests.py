@@ -13,8 +13,8 @@ import pytest
 from support.gateway.parts_backend import PartsBackend, answer_to
 from support.gateway.plane import Plane, closed, gateway
 from support.waiting import until
-from trimtab.gateway.api.batch_body import divided, texts_of
 from trimtab.gateway.api.endpoints import Endpoints
+from trimtab.gateway.api.grouped_bodies import divided, texts_of
 from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.grouped_requests import GroupedRequests
 from trimtab.gateway.model import Outcome, Tenant

@@ -17,12 +17,17 @@ import pytest
 from support.gateway.node_world import Backend
 from support.gateway.plane import Plane, gateway, read_request
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.api.request_options import CacheControl, cache_control, is_deterministic
 from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.config.routes import Resolved
 from trimtab.gateway.http.admission import Admission
-from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
+from trimtab.gateway.http.cached_answers import (
+    CacheControl,
+    ResultCache,
+    ResultCacheOptions,
+    cache_control,
+    is_deterministic,
+)
 from trimtab.gateway.model import Kind, Outcome, Tenant
 from trimtab.gateway.observe.exposition import exposition
 

@@ -24,8 +24,7 @@ from support.gateway.plane import (
 )
 from support.ports import reserved_port
 from support.waiting import until
-from trimtab.gateway.http.connection_context import Settings, Timeouts
-from trimtab.gateway.http.tenant_budget import TenantBudget
+from trimtab.gateway.http.connection_context import Settings, TenantBudget, Timeouts
 from trimtab.gateway.model import DEADLINE_CODE, Cause, Outcome, Refusal
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from support.gateway.plane import run
-from trimtab.gateway.http.inbox import ALONE_S, Inbox
-from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.inbox import ALONE_S, Inbox, Outbox
 
 
 class _Peer:

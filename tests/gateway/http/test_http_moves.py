@@ -8,8 +8,7 @@ import pytest
 
 from support.gateway.plane import answers, gateway, ok, post, read_request, run
 from support.waiting import until
-from trimtab.gateway.http.connection_context import Settings
-from trimtab.gateway.http.tenant_budget import TenantBudget
+from trimtab.gateway.http.connection_context import Settings, TenantBudget
 from trimtab.gateway.model import Attempt, Cause
 
 

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from support.gateway.plane import answers, gateway, ok, post, run
-from trimtab.gateway.http.inbox import ALONE_S, Inbox
-from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.inbox import ALONE_S, Inbox, Outbox
 
 
 class _Transport:

@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.virtual import run_virtual
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.http.tenant_budget import TenantBudget
+from trimtab.gateway.http.connection_context import TenantBudget
 from trimtab.gateway.http.timeouts import TICK_S, TimeoutScanner
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.stalled_streams import AWAY_S

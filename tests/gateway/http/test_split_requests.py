@@ -12,7 +12,7 @@ import pytest
 from support.gateway.parts_backend import PartsBackend, answer_to
 from support.gateway.plane import Plane, gateway
 from support.waiting import until
-from trimtab.gateway.api.split_body import items_of, join, split
+from trimtab.gateway.api.grouped_bodies import items_of, join, split
 from trimtab.gateway.http.grouped_requests import GroupedRequests
 from trimtab.gateway.model import Exchange, Kind, Outcome, Usage
 

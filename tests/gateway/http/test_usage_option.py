@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.plane import admission, answers, gateway, ok, post, read_request, run
 from support.gateway.streams import DONE, HEAD, STREAMING, USAGE, chunk, content
-from trimtab.gateway.http.content_codings import Decoder
+from trimtab.gateway.http.response_observer import Decoder
 from trimtab.gateway.http.usage_option import UNASKED_S
 from trimtab.gateway.model import Kind, Usage
 from trimtab.gateway.observe.usage_observer import uncounted_reason

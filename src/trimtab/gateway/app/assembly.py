@@ -24,7 +24,7 @@ from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.grouped_requests import GroupedRequests
-from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.http.request import IncomingExchange
 from trimtab.gateway.model import (
     Kind,
     LoadEvent,

@@ -22,7 +22,7 @@ from trimtab.gateway.app.model_list import JSON
 from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
-from trimtab.gateway.http.incoming_exchange import IncomingExchange
+from trimtab.gateway.http.request import IncomingExchange
 from trimtab.gateway.model import Dispatcher, Kind, Refusal, Tenant
 from trimtab.policies.catalogue import find
 

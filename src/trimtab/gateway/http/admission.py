@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
 
@@ -16,12 +16,11 @@ import orjson
 from trimtab.gateway.api.cors import PREFLIGHT, Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.api.parse_body import BodyScan, body_scan, parse_body, parse_query
-from trimtab.gateway.api.request_options import wants_async
 from trimtab.gateway.config.routes import Resolved
 from trimtab.gateway.model import Facts, Kind, Refusal, Tenant
 
 if TYPE_CHECKING:
-    from trimtab.gateway.http.incoming_exchange import IncomingExchange
+    from trimtab.gateway.http.request import IncomingExchange
     from trimtab.gateway.tenancy.tenant_limits import Limits
 
 Headers = Mapping[bytes, bytes]
@@ -30,6 +29,7 @@ MAX_PRIORITY = 1_000
 MAX_DEADLINE_MS = 7 * 86_400_000
 _NAME = re.compile(rb"[A-Za-z0-9._:/@-]{1,128}")
 _NUMBER = re.compile(rb"-?[0-9]{1,9}")
+_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')  # a comma in quotes is no border
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STREAMED_KINDS = (Kind.CHAT, Kind.COMPLETION)  # kinds with `stream_options`
 
@@ -312,3 +312,9 @@ def _no_model(model: str) -> Refusal:
 
 def _bad_hint(name: str) -> Refusal:
     return Refusal(400, "bad_header", f"The header {name} is not understood.")
+
+
+def wants_async(prefer: bytes) -> bool:
+    """Whether a Prefer header with one or several preferences requests a job instead of a response."""
+    preferences = _PREFERENCE.findall(prefer)
+    return any(one.partition(b";")[0].strip().lower() == b"respond-async" for one in preferences)

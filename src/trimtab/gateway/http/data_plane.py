@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
-from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings
-from trimtab.gateway.http.inbox import Inbox
-from trimtab.gateway.http.outbox import Outbox
-from trimtab.gateway.http.tenant_budget import TenantBudget
+from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings, TenantBudget
+from trimtab.gateway.http.inbox import Inbox, Outbox
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.upstream_connection import Pools
 from trimtab.gateway.model import Dispatcher, Observers, Refusal

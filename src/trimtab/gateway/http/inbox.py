@@ -1,4 +1,4 @@
-"""Batches the bytes that were read in one turn of the event loop.
+"""Batches the bytes that were read in one turn of the event loop, and what is written in it.
 
 Code runs faster for one connection after the other than between two reads, because the kernel's reads evict
 the processor's caches. So connections only store the bytes that they read. At the end of the turn the inbox
@@ -14,6 +14,9 @@ processes all of them, in this order:
 
 A turn with a single read gains nothing from batching: its writes go out at once, and estimates are updated
 afterwards. Bytes that arrive after a pause are processed at once, because no other read will share the turn.
+
+Each send may wake the process at the other end. On a busy machine a wake-up costs more if other work lies
+between two sends. Deferring all sends of a turn to its end therefore saves a large part of a request's time.
 """
 
 from __future__ import annotations
@@ -23,7 +26,57 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol
 
-from trimtab.gateway.http.outbox import Outbox
+
+class Outbox:
+    """Bytes for transports, in the order in which they were put.
+
+    Code that writes to a transport directly, or closes it, must call `flush` first if the outbox may hold
+    bytes for that transport. `now` and `close` do so. Bytes for a transport that closes meanwhile are
+    dropped, as a direct write would be.
+    """
+
+    __slots__ = ("_call_soon", "_flush", "_items", "is_awaited", "is_direct")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._call_soon = loop.call_soon
+        self._flush = self.flush  # bound once
+        self._items: list[tuple[asyncio.WriteTransport, bytes]] = []
+        self.is_awaited = False  # the inbox flushes it at the end of the turn
+        self.is_direct = False  # `put` writes at once
+
+    def put(self, transport: asyncio.WriteTransport, data: bytes) -> None:
+        """Write bytes at the end of this turn."""
+        items = self._items
+        if not items:
+            if self.is_direct:
+                if not transport.is_closing():
+                    transport.write(data)
+                return
+            if not self.is_awaited:
+                self._call_soon(self._flush)
+        items.append((transport, data))
+
+    def flush(self) -> None:
+        """Write all stored bytes now."""
+        items = self._items
+        if items:
+            self._items = []
+            for transport, data in items:
+                if not transport.is_closing():
+                    transport.write(data)
+
+    def now(self, transport: asyncio.WriteTransport, data: bytes) -> None:
+        """Write bytes at once, after all stored bytes."""
+        if self._items:
+            self.flush()
+        transport.write(data)
+
+    def close(self, transport: asyncio.WriteTransport) -> None:
+        """Write all stored bytes, then close the transport."""
+        if self._items:
+            self.flush()
+        transport.close()
+
 
 ALONE_S: Final = 1e-4  # a read this long after a turn is alone: the reads of one poll are closer together
 

@@ -9,12 +9,10 @@ from trimtab.gateway.api.errors import final_event, final_refusal, response_byte
 from trimtab.gateway.api.usage import read_answer
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.connection_context import Client, ConnectionContext, Group, Timeouts
-from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.exchange_timeouts import look
 from trimtab.gateway.http.framing import Length, ResponseHead
-from trimtab.gateway.http.incoming_exchange import IncomingExchange
-from trimtab.gateway.http.request import Request
-from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
+from trimtab.gateway.http.request import IncomingExchange, Request
+from trimtab.gateway.http.response_observer import ResponseObserver, observer_for, plain_body
 from trimtab.gateway.http.response_relay import Relay, connection_line
 from trimtab.gateway.http.upstream_attempt import JOINED_BYTES, UpstreamAttempt
 from trimtab.gateway.http.upstream_connection import UpstreamConnection, node_line

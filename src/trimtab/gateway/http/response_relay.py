@@ -17,7 +17,7 @@ from enum import Enum
 
 from trimtab.gateway.api.sse import TYPE_BYTES, USAGE
 from trimtab.gateway.http.framing import Length, ResponseHead
-from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.inbox import Outbox
 from trimtab.gateway.http.response_observer import ResponseObserver
 
 _MAX_DIGITS = 3

@@ -8,10 +8,9 @@ from math import inf
 from typing import Any, Protocol
 
 from trimtab.gateway.http.connection_context import Client, ConnectionContext
-from trimtab.gateway.http.content_codings import plain_body
 from trimtab.gateway.http.framing import Length, ResponseHead
 from trimtab.gateway.http.request import Request
-from trimtab.gateway.http.response_observer import ResponseObserver
+from trimtab.gateway.http.response_observer import ResponseObserver, plain_body
 from trimtab.gateway.http.response_relay import Relay, StreamFastPath
 from trimtab.gateway.http.upstream_connection import Pool, UpstreamConnection
 from trimtab.gateway.http.usage_option import UsageOption

@@ -17,8 +17,7 @@ from trimtab.gateway.http.framing import (
     parse_head,
     whole_head,
 )
-from trimtab.gateway.http.inbox import Inbox
-from trimtab.gateway.http.outbox import Outbox
+from trimtab.gateway.http.inbox import Inbox, Outbox
 from trimtab.gateway.http.response_relay import StreamFastPath
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Tunnel

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from trimtab.gateway.api.include_usage import inject_include_usage
-from trimtab.gateway.http.content_codings import plain_body
+from trimtab.gateway.api.sse import inject_include_usage
 from trimtab.gateway.http.framing import ResponseHead
+from trimtab.gateway.http.response_observer import plain_body
 from trimtab.gateway.model import Node
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ import sqlalchemy as sa
 
 from trimtab.gateway.api.parse_body import parse_body
 from trimtab.gateway.http.admission import Admission
-from trimtab.gateway.http.incoming_exchange import IncomingExchange
-from trimtab.gateway.http.request import Request
+from trimtab.gateway.http.request import IncomingExchange, Request
 from trimtab.gateway.job_api.batch_lines import BatchLine, BrokenLine, batch_lines
 from trimtab.gateway.job_api.client_files import ClientFiles
 from trimtab.gateway.job_api.job_handlers import METHOD, parameters_of
