@@ -25,7 +25,7 @@ from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.simulator import run
 from trimtab.engine.state import State
 from trimtab.experiments.bounds.caching import belady_hits, feasible_hits, volume_bound_hits
-from trimtab.experiments.scenario.build.cacheable import drawn_prefixes
+from trimtab.experiments.scenario.build.request_arrays import drawn_prefixes
 from trimtab.experiments.scenario.spec.shared_types import choose, zipf_fractions
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 

@@ -27,7 +27,7 @@ from bench.results import write_whole
 from bench.startup import ROOT
 from bench.work import timed
 from trimtab.domain.stage_graph import critical_paths_s
-from trimtab.experiments.bounds.reference import bound_of
+from trimtab.experiments.bounds.bound import bound_of
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.scenario.build import RunInputs, build
 from trimtab.experiments.scenario.loader import resolve_scenario

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.validation.preconditions import require
+from trimtab.validation.names import require
 
 Floats: TypeAlias = NDArray[np.float64]
 Edge: TypeAlias = tuple[int, int, float]

@@ -36,7 +36,7 @@ from trimtab.gateway.config.policy_needs import GATEWAY
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names, policy_class
 from trimtab.traces import TraceMapping
-from trimtab.traces.columns import COLUMNS
+from trimtab.traces.formats import COLUMNS
 from trimtab.traces.public_traces import CATALOGUE
 from trimtab.training.allocator_catalogue import allocator_class, allocator_names, describe_allocator
 from trimtab.training.job_metrics import JOB_METRICS
@@ -354,7 +354,7 @@ def _epilog(text: str) -> str:
 
 def traces_page() -> str:
     """Canonical columns, formats and public traces."""
-    comments = _field_comments(inspect.getsource(inspect.getmodule(traces.columns) or traces))["COLUMNS"]
+    comments = _field_comments(inspect.getsource(inspect.getmodule(traces.formats) or traces))["COLUMNS"]
     columns = [(f"`{name}`", str(kind), comments.get(name, "")) for name, kind in COLUMNS.items()]
     public = [(f"`{t.name}`", f"`{t.format}`", t.licence, t.citation) for t in CATALOGUE]
     formats = ", ".join(f"`{name}`" for name in traces.FORMAT_NAMES)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.compare_policies import compare
     from trimtab.experiments.scenario import Scenario
-    from trimtab.experiments.scenario.given import scenario
+    from trimtab.experiments.scenario.scenario_parts import scenario
     from trimtab.experiments.serving.run import Run, simulate
     from trimtab.experiments.size_and_fit import fit, size
     from trimtab.experiments.training.allocate import allocate
@@ -82,7 +82,7 @@ _HOME = {
     "missing_load_s": "trimtab.domain.view:missing_load_s",
     "read_trace": "trimtab.traces:read_trace",
     "reject": "trimtab.domain.requests:reject",
-    "scenario": "trimtab.experiments.scenario.given:scenario",
+    "scenario": "trimtab.experiments.scenario.scenario_parts:scenario",
     "simulate": "trimtab.experiments.serving.run:simulate",
     "size": "trimtab.experiments.size_and_fit:size",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.experiments.serving import run_mode, serving_kind
+from trimtab.experiments.serving import run, serving_kind
 
 TEXT = """
 name: two-steps
@@ -124,8 +124,8 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("kernels are compiled")
 
-    monkeypatch.setattr(run_mode, "are_runs_compiled", lambda *_: True)
-    monkeypatch.setattr(run_mode, "compile_kernels", never)
+    monkeypatch.setattr(run, "are_runs_compiled", lambda *_: True)
+    monkeypatch.setattr(run, "compile_kernels", never)
     monkeypatch.setattr(serving_kind, "compile_bounds", never)
 
 

@@ -9,7 +9,7 @@ import pytest
 from trimtab.compiled.parallel import Job, Notice
 from trimtab.engine import calls, compilation
 from trimtab.experiments.bounds import compile_bounds
-from trimtab.experiments.serving.run_mode import prepared_mode
+from trimtab.experiments.serving.run import prepared_mode
 from trimtab.policies import find
 
 LIMIT = calls.INTERPRET_UP_TO

@@ -10,7 +10,7 @@ import pytest
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.compare.comparison import Comparison
 from trimtab.experiments.kinds import SCENARIO_FILES, all_builtins, kind_of, load_any, resolve
-from trimtab.experiments.scenario.given import Parts
+from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.validation.yaml_text import parsed_yaml
 
 TITLES = {"tiny": "requests", "elastic-training": "training jobs", "shared-cluster": "a shared cluster"}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from trimtab.experiments.compare import Comparison, PolicyResult, SweepPoint
+from trimtab.experiments.compare.kind import Curves
 from trimtab.experiments.compare.tasks import BoundResult, RunResult
 from trimtab.experiments.compare.workfolder import Workfolder
-from trimtab.experiments.curves import Curves
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate, mean_ci95
 

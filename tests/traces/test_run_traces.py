@@ -15,7 +15,7 @@ from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.loader import parse_scenario
 from trimtab.traces import TraceOptions, read_trace
 from trimtab.traces.run_tables import run_rows
-from trimtab.traces.write_runs import write_runs
+from trimtab.traces.write import write_runs
 
 STAGES = [
     {"stage": "a", "class": "write", "size": 2.0, "output_gib": 0.5},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trimtab.errors import TraceError
 from trimtab.traces import make_trace, read_trace, write_trace
 from trimtab.traces.arrivals import GammaArrivals, PoissonArrivals
-from trimtab.traces.columns import COLUMNS
+from trimtab.traces.formats import COLUMNS
 from trimtab.traces.generators import ConstantSizes, LognormalSizes
 
 POISSON = PoissonArrivals(process="poisson", rate_per_s=2.0)

@@ -247,7 +247,7 @@ class ScenarioOptions:
     ) -> tuple[AnyScenarioKind, ScenarioFile]:
         """The kind of work and the scenario of the command line. Raises UsageError."""
         from trimtab.experiments.kinds import resolve
-        from trimtab.experiments.scenario.given import Parts
+        from trimtab.experiments.scenario.scenario_parts import Parts
 
         parts = Parts(
             trace=self.trace,

@@ -150,7 +150,7 @@ def convert(
 ) -> None:
     """Write a trace, or a slice or sample of it, in trimtab's columns; one run to .json as WfFormat."""
     from trimtab.traces import write_trace
-    from trimtab.traces.write_runs import write_runs
+    from trimtab.traces.write import write_runs
 
     trace = _read(file, rows, table, quiet=quiet)
     if trace.stages is None:

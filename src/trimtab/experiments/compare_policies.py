@@ -9,9 +9,9 @@ from typing import Any
 from trimtab.experiments.compare import Comparison, run_comparison
 from trimtab.experiments.compare.task_pool import HERE, Progress, check_place
 from trimtab.experiments.kinds import resolve
-from trimtab.experiments.scenario.given import ClusterSource, Parts, TraceSource, trace_file
-from trimtab.experiments.scenario.given import cluster as cluster_of
 from trimtab.experiments.scenario.scenario_files import GivenScenario
+from trimtab.experiments.scenario.scenario_parts import ClusterSource, Parts, TraceSource, trace_file
+from trimtab.experiments.scenario.scenario_parts import cluster as cluster_of
 
 
 def compare(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare.kind import I, Kind, PolicyTiming, R, S
-from trimtab.experiments.scenario.given import Parts, ReadingBar
 from trimtab.experiments.scenario.loader import REQUESTS
 from trimtab.experiments.scenario.scenario_files import (
     GivenScenario,
@@ -22,6 +21,7 @@ from trimtab.experiments.scenario.scenario_files import (
     builtin_text,
     read_scenario,
 )
+from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.shared.shared_scenario import SHARED_NODES
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS

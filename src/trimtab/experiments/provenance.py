@@ -93,3 +93,9 @@ def sha256_of(path: Path) -> str | None:
                 while chunk := stream.read(_CHUNK_BYTES):
                     digest.update(chunk)
     return digest.hexdigest()
+
+
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Size and modification time of a file, to notice that it was written anew. Zeros without a file."""
+    found = path.stat() if path.exists() else None
+    return (0, 0) if found is None else (found.st_size, found.st_mtime_ns)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.experiments.scenario.given import ClusterSource, TraceSource, trace_file
-from trimtab.experiments.scenario.given import cluster as cluster_of
 from trimtab.experiments.scenario.loader import scenario_on
+from trimtab.experiments.scenario.scenario_parts import ClusterSource, TraceSource, trace_file
+from trimtab.experiments.scenario.scenario_parts import cluster as cluster_of
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.experiments.service_fit import FittedCluster, fit_service
 from trimtab.experiments.serving.objectives import objectives_of

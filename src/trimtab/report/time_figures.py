@@ -15,7 +15,7 @@ from trimtab.report.palette import NEUTRAL, Ink, inks
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from trimtab.experiments.curves import Curves
+    from trimtab.experiments.compare.kind import Curves
 
 MOST_NAMED: Final = 8  # failures with their names; of more only the shade
 AMOUNTS: Final = [  # Cividis, from a grey on that differs from its dark blue of nothing; √ of the amount

@@ -1,6 +1,6 @@
 """The format of the gateway's recordings: JSON Lines, each line complete in itself.
 
-A line without `record` is a request that has ended, in the names of `trimtab.traces.columns` where one fits.
+A line without `record` is a request that has ended, in the names of `trimtab.traces.formats` where one fits.
 What is absent is zero, none or unknown. Times are seconds from the start of the recording; `deadline_s` is
 relative to the arrival. Every other line says in `record` what it is.
 

@@ -27,7 +27,7 @@ from typing import Any, Final, get_type_hints
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.columns import COLUMNS
+from trimtab.traces.formats import COLUMNS
 from trimtab.traces.gateway_format import FILE_NAME, HEAD_START, NOTE_START, VERSION, RequestRow
 from trimtab.traces.source import Progress
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from trimtab.errors import TraceError
-from trimtab.traces.columns import COLUMNS, canonical_name, id_column, plain_name
+from trimtab.traces.formats import COLUMNS, canonical_name, id_column, plain_name
 from trimtab.traces.mapping import TraceMapping
 from trimtab.traces.plausibility import unit_since_1970
 from trimtab.traces.source import NO_TEXT, OTHER_ENCODING, Skipped, TraceSource, read_blocks

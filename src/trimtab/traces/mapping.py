@@ -15,12 +15,13 @@ import polars as pl
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from trimtab.traces.bad_rows import OnBadRow
-from trimtab.traces.columns import COLUMNS, canonical_name
 from trimtab.traces.formats import (
+    COLUMNS,
     Origin,
     SourceColumn,
     TimeUnit,
     TraceFormat,
+    canonical_name,
     sized_from_images,
     sized_from_tokens,
 )

@@ -25,7 +25,6 @@ from trimtab.traces.gateway_recording import SIZE_RULE as RECORDING_SIZE_RULE
 from trimtab.traces.gateway_recording import is_recording, open_recording, read_requests
 from trimtab.traces.mapping import TraceMapping, mapped_format, overlaid, own_format, size_in_words
 from trimtab.traces.plausibility import doubts_about
-from trimtab.traces.read_runs import RUNS, RunTrace, has_stages, read_runs, read_workflow
 from trimtab.traces.recognition import (
     FORMAT_NAMES,
     PUBLIC_FORMATS,
@@ -38,6 +37,7 @@ from trimtab.traces.slicing import TraceOptions, apply_options
 from trimtab.traces.source import Progress, TraceSource, look_at, look_at_frame
 from trimtab.traces.table_reader import TableReader
 from trimtab.traces.wfformat import NAME as WFFORMAT
+from trimtab.traces.wfformat import RUNS, RunTrace, has_stages, read_runs, read_workflow
 from trimtab.validation.names import nearest
 from trimtab.words import counted
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from trimtab.errors import TraceError
-from trimtab.traces.azure import AZURE_LLM_2023
 from trimtab.traces.formats import TraceFormat
 from trimtab.traces.gateway_recording import NAME as RECORDING
-from trimtab.traces.gentd26 import GENTD26
 from trimtab.traces.job_formats import GAVEL_LIST, JOB_FORMATS, SIMPLEST_JOBS
 from trimtab.traces.mapping import own_format
-from trimtab.traces.mooncake import MOONCAKE
-from trimtab.traces.qwen_bailian import QWEN_BAILIAN
+from trimtab.traces.public_formats import AZURE_LLM_2023, GENTD26, MOONCAKE, QWEN_BAILIAN
 from trimtab.traces.read_jobs import name_of_jobs
-from trimtab.traces.read_runs import RUNS
 from trimtab.traces.request_logs import BY_COLUMNS, OF_LOGS
 from trimtab.traces.slurm import NAME as SLURM
 from trimtab.traces.source import OTHER_ENCODING, UNDECODED, TraceSource
 from trimtab.traces.wfformat import NAME as WFFORMAT
+from trimtab.traces.wfformat import RUNS
 
 PUBLIC_FORMATS: Final = (AZURE_LLM_2023, MOONCAKE, QWEN_BAILIAN, GENTD26, *BY_COLUMNS)
 FORMAT_NAMES: Final = (

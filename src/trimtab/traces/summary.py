@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trimtab.errors import UsageError
-from trimtab.traces.columns import COLUMNS
+from trimtab.traces.formats import COLUMNS
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 

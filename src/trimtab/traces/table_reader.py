@@ -13,8 +13,7 @@ import polars as pl
 
 from trimtab.errors import TraceError
 from trimtab.traces.bad_rows import Action, Repairs, row_filter
-from trimtab.traces.columns import AT_LEAST, COLUMNS, MOST_SIZE, is_bad_size
-from trimtab.traces.formats import SourceColumn, TraceFormat
+from trimtab.traces.formats import AT_LEAST, COLUMNS, MOST_SIZE, SourceColumn, TraceFormat, is_bad_size
 from trimtab.traces.mapping import TraceMapping
 from trimtab.traces.plausibility import RecordedTimes
 from trimtab.traces.slicing import TraceOptions

@@ -7,21 +7,27 @@ task makes are taken to be on every node. Until 1.4 a task has its files, its ru
 parents in itself; sizes of files are taken as bytes there, as the publisher's own conversion does.
 
 Format: R. Ferreira da Silva et al., "WfCommons", Future Generation Computer Systems 128, 2022.
+
+Run traces as JSONL or Parquet are read here too.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from trimtab.errors import TraceError
 from trimtab.traces.json_lines import amount_at, names_at, table_at, tables_at, text_at
-from trimtab.traces.run_tables import tables_of
+from trimtab.traces.run_tables import STAGES, tables_of
+from trimtab.traces.source import TraceSource
 
 NAME: Final = "wfformat"
 LEAST_RUNTIME_S: Final = 0.001  # size of a task whose recorded run time is zero or missing
@@ -230,3 +236,56 @@ def workflow_of(stages: pl.DataFrame, name: str) -> dict[str, Any]:
     execution = {"tasks": [{"id": r["stage"], "runtimeInSeconds": r["size"]} for r in rows]}
     workflow = {"specification": {"tasks": tasks, "files": files}, "execution": execution}
     return {"name": name, "schemaVersion": "1.5", "workflow": workflow}
+
+
+RUNS: Final = "trimtab-runs"
+_JSON_START = 4096  # bytes in which a JSON document shows itself
+
+
+class RunTrace(NamedTuple):
+    """Runs of chains: a table of runs and one of stages (see `run_tables`), and the format of the file."""
+
+    runs: pl.DataFrame
+    stages: pl.DataFrame
+    format: str
+
+
+def read_workflow(path: Path) -> RunTrace | None:
+    """The workflow in a file; None if the file is no JSON document. Raises TraceError."""
+    try:
+        with path.open("rb") as raw:
+            is_gzip = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if is_gzip else path.open("rb") as stream:
+            start = stream.read(_JSON_START).lstrip()
+            if not start.startswith(b"{") or b'"workflow"' not in start + stream.read(_JSON_START):
+                return None
+            stream.seek(0)
+            content = json.loads(stream.read())
+    except (OSError, EOFError, ValueError):
+        return None  # the readers of tables name the reason
+    return RunTrace(*workflow_tables(content, str(path)), NAME) if is_workflow(content) else None
+
+
+def read_runs(source: TraceSource) -> RunTrace:
+    """The runs of a JSONL or Parquet file that has a column `stages`. Raises TraceError."""
+    return RunTrace(*tables_of(_rows(source), str(source.path)), RUNS)
+
+
+def _rows(source: TraceSource) -> list[dict[str, Any]]:
+    if source.kind == "parquet":
+        return pl.read_parquet(source.path).to_dicts()
+    rows = []
+    with gzip.open(source.path, "rt") if source.is_gzip else source.path.open() as lines:
+        for k, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise TraceError(f"no JSON ({error})", file=str(source.path), field=f"line {k}") from error
+    return rows
+
+
+def has_stages(source: TraceSource) -> bool:
+    """Whether a file has runs in place of requests."""
+    return STAGES in source.columns

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from trimtab.errors import UsageError
+
 Path = tuple[str | int, ...]
 
 _KIND: Final = "field_error"
@@ -59,3 +61,9 @@ def nearest(name: object, names: Collection[str]) -> str:
 def listed(names: Collection[str]) -> str:
     """Names for a message, quoted."""
     return ", ".join(repr(name) for name in names)
+
+
+def require(condition: bool, field: str, expected: str, value: object = None) -> None:
+    """Raise UsageError, which names the table, unless the condition holds; before anything is computed."""
+    if not condition:
+        raise UsageError("cannot be used", field=field, value=value, expected=expected)

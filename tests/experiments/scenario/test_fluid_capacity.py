@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.errors import UsageError
-from trimtab.experiments.scenario.build.fluid_capacity import CapacityResult, fluid_capacity_per_s
+from trimtab.experiments.scenario.build.cluster_arrays import CapacityResult, fluid_capacity_per_s
 
 
 def assert_serves(result: CapacityResult, service, share, slots) -> None:
@@ -112,7 +112,7 @@ def test_more_slots_never_lower_the_rate(classes, groups, seed):
 
 def test_the_closed_form_does_not_import_the_solver():
     script = (
-        "import sys; from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s as f;"
+        "import sys; from trimtab.experiments.scenario.build.cluster_arrays import fluid_capacity_per_s as f;"
         "f([[1.0, 2.0], [2.0, 4.0]], [0.5, 0.5], [1, 2]); sys.exit('scipy.optimize' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

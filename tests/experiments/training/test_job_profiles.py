@@ -14,7 +14,7 @@ from support.replay_profiles import toy_profile, write_application
 from trimtab.domain.training_jobs import Records, configs, gpu_nodes
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
-from trimtab.experiments.scenario.given import Parts
+from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.experiments.training.job_profiles import profile_kind, profiled_jobs
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS, RulesSection, resolve_training

@@ -17,7 +17,7 @@ from trimtab.domain.training_jobs import Workload
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
-from trimtab.experiments.scenario.given import Parts
+from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.experiments.training.training_bounds import (
     curves_of_jobs,
     edges_of,

@@ -10,7 +10,7 @@ import pytest
 
 from support.train_runs import PACED, train
 from trimtab.experiments.compare_policies import compare
-from trimtab.experiments.scenario.given import Parts
+from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.experiments.training.training_inputs import build_training
 from trimtab.experiments.training.training_scenario import resolve_training
 from trimtab.training.runner.train_jobs import RunOutcome

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.errors import UsageError
-from trimtab.validation.preconditions import require
+from trimtab.validation.names import require
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 

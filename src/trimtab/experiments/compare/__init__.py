@@ -6,11 +6,10 @@ long it takes. `comparison` holds the results.
 """
 
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
-from trimtab.experiments.compare.kind import FigureChoice, Kind, LowerBound
+from trimtab.experiments.compare.kind import Curves, FigureChoice, Kind, LowerBound
 from trimtab.experiments.compare.pace import PlannedRuns
 from trimtab.experiments.compare.run_comparison import Interrupted, run_comparison
 from trimtab.experiments.compare.task_pool import RunsDone
-from trimtab.experiments.curves import Curves
 
 __all__ = [
     "Comparison",

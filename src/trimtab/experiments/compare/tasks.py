@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trimtab.experiments.compare.kind import AnyKind, Inputs, LowerBound, PolicySpec, Settings
-from trimtab.experiments.curves import Curves
+from trimtab.experiments.compare.kind import AnyKind, Curves, Inputs, LowerBound, PolicySpec, Settings
 
 if TYPE_CHECKING:
     import polars as pl

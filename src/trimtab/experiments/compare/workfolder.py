@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 from trimtab.errors import UsageError
+from trimtab.experiments.compare.kind import Curves
 from trimtab.experiments.compare.tasks import BoundResult, RunResult, Task, TaskResult, file_name
-from trimtab.experiments.curves import Curves
 
 _IN_RESULTS = frozenset(
     (cls.__module__, cls.__qualname__)

@@ -8,10 +8,10 @@ from typing import Final
 
 import polars as pl
 
-from trimtab.experiments.file_stamp import file_stamp
+from trimtab.experiments.provenance import file_stamp
 from trimtab.experiments.scenario.spec.workload import TraceSpec
 from trimtab.traces import Trace, TraceOptions, apply_options, read_trace
-from trimtab.traces.columns import COLUMNS
+from trimtab.traces.formats import COLUMNS
 from trimtab.traces.source import Progress
 
 CARRIED: Final = ("original_id", "prompt_tokens", "output_tokens")

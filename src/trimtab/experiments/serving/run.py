@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trimtab.compiled.parallel import Notice
 from trimtab.domain.needs import Degraded
 from trimtab.domain.requests import Reason
 from trimtab.engine import simulator
+from trimtab.engine.calls import are_runs_compiled
+from trimtab.engine.compilation import compile_kernels
 from trimtab.engine.driver import Driver, PlanningLog
 from trimtab.engine.provided import degraded
 from trimtab.engine.records import records_of
-from trimtab.experiments.bounds import Bound, bound_of, distance_frac
-from trimtab.experiments.curves import Curves
+from trimtab.experiments.bounds import Bound, bound_of, compile_bounds, distance_frac
+from trimtab.experiments.compare.kind import Curves
 from trimtab.experiments.provenance import made_by
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
-from trimtab.experiments.scenario.given import ClusterSource, ScenarioSource, TraceSource, resolved
+from trimtab.experiments.scenario.scenario_parts import ClusterSource, ScenarioSource, TraceSource, resolved
 from trimtab.experiments.scenario.trace_rows import trace_columns
 from trimtab.experiments.serving.record_tables import (
     best_store_hit_frac,
@@ -29,7 +32,6 @@ from trimtab.experiments.serving.record_tables import (
     summarised_stages,
 )
 from trimtab.experiments.serving.run_curves import curves_of
-from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import (
     degraded_notes,
     few_served_note,
@@ -48,6 +50,22 @@ from trimtab.metrics.chain_metrics import (
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
 from trimtab.words import counted
+
+
+def prepared_mode(
+    policies: Sequence[PolicySpec], mode: str, requests: int, processes: int, notice: Notice | None
+) -> str:
+    """The mode in place of "auto" for runs of so many requests in all; compiles the kernels of compiled runs.
+
+    On a cold cache the kernels of the bounds are compiled beside. Raises PolicyError.
+    """
+    if mode == "auto":
+        deciders = [find(policy) for policy in policies]
+        mode = "compiled" if are_runs_compiled(deciders, requests, processes) else "interpreted"
+    if mode == "compiled":
+        compile_kernels(policies, notice, [compile_bounds])
+    return mode
+
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
 from trimtab.engine.faults import fault_times
-from trimtab.experiments.curves import BINS, QUANTILES, ROWS, Curves
+from trimtab.experiments.compare.kind import BINS, QUANTILES, ROWS, Curves
 from trimtab.metrics import Records, queue_length_over_time, utilisation_over_time
 from trimtab.metrics.chain_metrics import runs_of
 

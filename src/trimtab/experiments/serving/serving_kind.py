@@ -17,20 +17,19 @@ from trimtab.engine.provided import SIMULATOR, degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
-from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice, PolicyTiming
-from trimtab.experiments.curves import BINS, Curves
-from trimtab.experiments.file_stamp import file_stamp
+from trimtab.experiments.compare.kind import BINS, Curves, FigureChoice, LowerBound, Notice, PolicyTiming
 from trimtab.experiments.machine import cores
+from trimtab.experiments.provenance import file_stamp
 from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
-from trimtab.experiments.scenario.given import Parts, ReadingBar
+from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.spec.shared_types import set_time_notes
 from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
 from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.experiments.serving.record_tables import request_table
+from trimtab.experiments.serving.run import prepared_mode
 from trimtab.experiments.serving.run_curves import curves_of
-from trimtab.experiments.serving.run_mode import prepared_mode
 from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
 from trimtab.metrics import METRICS, Metric, Records, batch_ci95, compute, served_frac
 from trimtab.policies import CHAIN_COMPARISON, DEFAULT_COMPARISON, PolicySpec, canonical, find

@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.errors import ScenarioError
 from trimtab.experiments.compare.kind import FigureChoice, Notice, PolicyTiming
 from trimtab.experiments.scenario.build import build
-from trimtab.experiments.scenario.given import Parts, ReadingBar
+from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.experiments.shared.shared_run import SharedInputs, SharedRecords, run_shared
 from trimtab.experiments.shared.shared_scenario import SHARED_NODES, SharedScenario

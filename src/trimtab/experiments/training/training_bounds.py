@@ -8,7 +8,7 @@ import polars as pl
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.experiments.bounds.instance import Instance
 from trimtab.experiments.bounds.pooled_srpt import candidate_weights, pooled_work_s, srpt_completions_s
-from trimtab.experiments.curves import BINS, QUANTILES, ROWS, Curves
+from trimtab.experiments.compare.kind import BINS, QUANTILES, ROWS, Curves
 from trimtab.training.job_models import JobModel
 from trimtab.training.job_records import JobRecords, Outcome
 

@@ -12,10 +12,16 @@ import numpy as np
 
 from trimtab.domain.allocator import Allocator
 from trimtab.errors import ScenarioError
-from trimtab.experiments.compare.kind import FigureChoice, LowerBound, Notice, PolicyTiming, SeriesText
-from trimtab.experiments.curves import Curves
-from trimtab.experiments.file_stamp import file_stamp
-from trimtab.experiments.scenario.given import Parts, ReadingBar
+from trimtab.experiments.compare.kind import (
+    Curves,
+    FigureChoice,
+    LowerBound,
+    Notice,
+    PolicyTiming,
+    SeriesText,
+)
+from trimtab.experiments.provenance import file_stamp
+from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.spec.shared_types import set_time_notes
 from trimtab.experiments.training.training_bounds import (

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from trimtab.domain.service_loads import DEFAULT_BUSY_FRAC
 from trimtab.errors import ScenarioError, UsageError
-from trimtab.experiments.scenario.given import Parts
 from trimtab.experiments.scenario.loader import cluster_part
 from trimtab.experiments.scenario.scenario_files import ScenarioFiles
+from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.references import struck_field_errors
 from trimtab.experiments.scenario.spec.scenario import PolicyName, Seeds, SweepSpec

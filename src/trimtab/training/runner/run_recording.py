@@ -19,7 +19,7 @@ import yaml
 
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.traces.scaling_profiles import Curves, scaling_table
-from trimtab.traces.write_jobs import profile_name, write_jobs, write_profiles
+from trimtab.traces.write import profile_name, write_jobs, write_profiles
 from trimtab.training.job_metrics import job_metrics
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart

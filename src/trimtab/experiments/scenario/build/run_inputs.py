@@ -8,6 +8,7 @@ the scenario's own, bursts, faults and background at set times stretch too: they
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import starmap
@@ -17,24 +18,29 @@ import numpy as np
 
 from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
+from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
 from trimtab.errors import ScenarioError, UsageError
-from trimtab.experiments.scenario.build.cacheable import (
+from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s
+from trimtab.experiments.scenario.build.cluster_arrays import build_cluster, fluid_capacity_per_s
+from trimtab.experiments.scenario.build.generated import RequestColumns, generated
+from trimtab.experiments.scenario.build.request_arrays import (
+    build_requests,
     content_numbers,
     recorded_prefixes,
     with_contents,
     with_prompts,
 )
-from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s
-from trimtab.experiments.scenario.build.cluster_arrays import build_cluster
-from trimtab.experiments.scenario.build.defaults import default_served
-from trimtab.experiments.scenario.build.fluid_capacity import fluid_capacity_per_s
-from trimtab.experiments.scenario.build.generated import RequestColumns, generated
-from trimtab.experiments.scenario.build.request_arrays import build_requests
 from trimtab.experiments.scenario.build.serving_options import batch_marginal_frac, build_options, join_s
-from trimtab.experiments.scenario.build.traced import traced
-from trimtab.experiments.scenario.build.traced_chains import served_of, traced_chains, with_run_class
+from trimtab.experiments.scenario.build.traced import (
+    default_served,
+    served_of,
+    traced,
+    traced_chains,
+    with_run_class,
+)
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, stretched
@@ -291,3 +297,23 @@ def _scale_to(requests: Requests, rate_per_s: float, name: str) -> float:
     requests.work["deadline_s"] += scaled_s - arrival_s
     requests.work["arrival_s"] = scaled_s
     return stretch
+
+
+MOST = 1024  # requests
+OTHER_SEEDS = 1 << 62  # from here on, so that no run of small seeds is told its own requests
+
+
+def scenario_workload(
+    policy: Policy, scenario: Scenario, seed: int, load: float | None = None
+) -> np.ndarray | None:
+    """WORK of another seed, for policies that use rollouts at first; None for a recorded trace."""
+    if Need.ROLLOUT not in policy.all_needs or scenario.workload.generate is None:
+        return None
+    return _declared(scenario, (seed + OTHER_SEEDS) % (2 * OTHER_SEEDS), load)
+
+
+@functools.lru_cache(maxsize=1)
+def _declared(scenario: Scenario, seed: int, load: float | None) -> np.ndarray:
+    work: np.ndarray = build(scenario, seed, load).requests.work[:MOST].copy()
+    work.flags.writeable = False
+    return work

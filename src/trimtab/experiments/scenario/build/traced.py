@@ -1,14 +1,33 @@
-"""Recorded requests: the columns of a trace in terms of a scenario's classes, models and adapters."""
+"""Recorded requests: the columns of a trace in terms of a scenario's classes, models and adapters.
+
+Stages of recorded runs become rows; runs of the same graph share a template.
+
+Default classes and models for a trace of a known format, if no scenario or cluster file defines them.
+
+Language models: 45 ms a token is what Llama-2-70B takes on eight A100 80 GB at batch 1 (token_time, 512 to
+4,096 prompt tokens, the profile published with Splitwise, ISCA 2024); the prompt is in the size (see
+`TraceOptions`). Speed 1 is therefore such a node.
+
+Image generation: in GenTD26, the lower quartile of execution times without adapter is 14 s for one image of
+30 steps and 18 s for eight on the most used model: 13.4 s + 0.019 s per step and image. Loads are medians of
+its metrics: 23 s for a base model, 4.4 s for an adapter. The trace tells that a request has adapters but not
+which: one of 245, as many as its sister file names, by an exponent that gives the ten most popular a third.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
 
+from trimtab.domain.chains import Chains, Flow, StageSpec, new_stage_work, templates_of
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.requests import TRUTH
+from trimtab.domain.stage_graph import upward_ranks_s
 from trimtab.errors import ScenarioError
-from trimtab.experiments.scenario.build.defaults import ADAPTERS_NOT_NAMED
+from trimtab.experiments.scenario.build.chain_rows import keys_of, mean_estimates_s, stage_factor
 from trimtab.experiments.scenario.build.generated import (
     Members,
     RequestColumns,
@@ -16,12 +35,47 @@ from trimtab.experiments.scenario.build.generated import (
     drawn_members,
     members_of,
 )
-from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
+from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
-from trimtab.experiments.scenario.spec.workload import TraceSpec
-from trimtab.traces import Trace
-from trimtab.traces.run_tables import RUN_IDX
+from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
+from trimtab.traces import Trace, TraceOptions
+from trimtab.traces.run_tables import RUN_CLASS, RUN_IDX
 from trimtab.validation.names import nearest
+
+PROMPT_TOKEN_UNITS: Final = TraceOptions().prompt_token_frac
+
+_CHAT: Final = Served(
+    {}, {}, {"chat": ServiceClass(unit_s=0.045, unit="output token", prompt_token_units=PROMPT_TOKEN_UNITS)}
+)
+
+_IMAGES: Final = Served(
+    models={"checkpoint": ItemFamily(memory_gib=6.5, load_s=23.0)},
+    adapters={"lora": ItemFamily(memory_gib=0.2, load_s=4.4, count=245, zipf=0.8)},
+    classes={
+        "image": ServiceClass(
+            model="checkpoint", adapter="lora", fixed_s=13.4, unit_s=0.019, unit="step and image"
+        )
+    },
+)
+
+_SECONDS: Final = Served({}, {}, {"request": ServiceClass(unit_s=1.0, unit="second at speed 1")})
+
+_OF_TOKENS: Final = (
+    *("azure-llm-2023", "mooncake", "burstgpt", "litellm", "vllm", "sglang", "sglang-metrics", "otel-genai"),
+)
+_BY_FORMAT: Final[Mapping[str, Served]] = {**dict.fromkeys(_OF_TOKENS, _CHAT), "gentd26": _IMAGES}
+
+ADAPTERS_NOT_NAMED: Final = frozenset({"gentd26"})
+"""Formats whose adapter column tells only that there is one."""
+
+BLOCK_TOKENS: Final[Mapping[str, float]] = {"mooncake": 512.0, "gateway": 128.0}
+"""Prompt tokens of a prefix block, by format."""
+
+
+def default_served(format_name: str) -> Served:
+    """Classes for a trace of this format; of any other format, sizes are seconds."""
+    return _BY_FORMAT.get(format_name, _SECONDS)
+
 
 UNKNOWN_TENANT = "unknown"
 
@@ -201,3 +255,80 @@ def _whole_numbers(table: pl.DataFrame, column: str) -> IntArray | None:
 
 def _floats(table: pl.DataFrame, column: str, missing: float) -> FloatArray | None:
     return table[column].fill_null(missing).to_numpy() if column in table.columns else None
+
+
+_UNIT = ServiceClass(unit_s=1.0, unit="second at speed 1")
+
+Graph = tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...]
+"""Stages in order: name, predecessors, and the shares of their outputs that it reads."""
+
+
+def served_of(stages: pl.DataFrame) -> Served:
+    """Classes for recorded stages of a scenario that defines none: their sizes are seconds at speed 1."""
+    names = stages["class"].unique().sort().to_list()
+    return Served({}, {}, dict.fromkeys(names, _UNIT))
+
+
+def with_run_class(served: Served) -> Served:
+    """The classes, with one for runs, which no node serves."""
+    return Served(
+        served.models, served.adapters, {**served.classes, RUN_CLASS: ServiceClass(fixed_s={}, unit_s={})}
+    )
+
+
+def traced_chains(
+    stages: pl.DataFrame,
+    run_idx: IntArray,
+    workload: WorkloadSpec,
+    served: Served,
+    cluster: Cluster,
+    seed: int,
+) -> Chains:
+    """The stages of the chosen runs. Raises ScenarioError for a class that there is not."""
+    by_run = {int(key[0]): rows for key, rows in stages.partition_by("run_idx", as_dict=True).items()}
+    chosen = [by_run[k] for k in run_idx.tolist()]
+    graphs: dict[Graph, int] = {}
+    template_idx = [graphs.setdefault(_graph_of(rows), len(graphs)) for rows in chosen]
+    rows = pl.concat(chosen)
+    work, truth = new_stage_work(rows.height), np.zeros(rows.height, TRUTH)
+    units = rows["size"].to_numpy()
+    truth["units"] = units
+    work["units"] = units * stage_factor(workload.estimate_cv, seed, Stream.STAGE_ESTIMATE, 0, len(units))
+    truth["factor"] = stage_factor(workload.service_cv, seed, Stream.STAGE_SERVICE, 0, len(units))
+    work["class_idx"] = _named_class_idx(rows["class"], served)
+    work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
+    work["key"] = keys_of(len(work))
+    chains = Chains(
+        templates=templates_of({f"graph-{k + 1}": _specs_of(graph) for graph, k in graphs.items()}),
+        template_idx=np.array(template_idx, np.int32),
+        counts=np.ones(rows.height, np.int32),
+        work=work,
+        truth=truth,
+        output_gib=rows["output_gib"].to_numpy().copy(),
+        is_skipped=np.zeros(rows.height, np.bool_),
+    )
+    rank_s, after = upward_ranks_s(chains, mean_estimates_s(cluster, work))
+    work["rank_s"] = rank_s
+    work["next_class_idx"] = np.where(after >= 0, work["class_idx"][after], -1)
+    return chains
+
+
+def _graph_of(rows: pl.DataFrame) -> Graph:
+    columns = rows["stage"].to_list(), rows["after"].to_list(), rows["after_frac"].to_list()
+    return tuple((name, tuple(after), tuple(frac)) for name, after, frac in zip(*columns, strict=True))
+
+
+def _specs_of(graph: Graph) -> Mapping[str, StageSpec]:
+    return {
+        name: StageSpec(after=dict.fromkeys(after, Flow.ALL), frac=dict(zip(after, frac, strict=True)))
+        for name, after, frac in graph
+    }
+
+
+def _named_class_idx(names: pl.Series, served: Served) -> IntArray:
+    known = {name: c for c, name in enumerate(served.classes)}
+    unknown = sorted(set(names.unique().to_list()) - known.keys())
+    if unknown:
+        expected = f"a class of the scenario: {nearest(unknown[0], known)}"
+        raise ScenarioError("no such class", field="stages.class", value=unknown[0], expected=expected)
+    return names.replace_strict(known, return_dtype=pl.Int64).to_numpy()

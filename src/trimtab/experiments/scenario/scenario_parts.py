@@ -1,4 +1,4 @@
-"""Scenarios, clusters and traces as Python code gives them: values, texts, data frames, or paths."""
+"""Parts of a scenario as a command line or Python code gives them: values, texts, data frames, or paths."""
 
 from __future__ import annotations
 
