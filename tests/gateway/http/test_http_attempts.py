@@ -17,6 +17,7 @@ from support.gateway.plane import (
     answers,
     closed,
     gateway,
+    in_loop,
     ok,
     post,
     read_request,
@@ -92,121 +93,103 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_replayable_request_is_tried_on_the_next_node(name: str) -> None:
+@in_loop
+async def test_a_replayable_request_is_tried_on_the_next_node(name: str) -> None:
     bad, cause = LOSSES[name]
 
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        settings = Settings(timeouts=FAST)
-        async with gateway(bad, answers(ok(b'"good"'), seen), settings=settings) as g:
-            answer = await g.raw(post())
-        assert answer.startswith(b"HTTP/1.1 200"), answer
-        assert answer.count(b"HTTP/1.1") == 1
-        assert b"x-trimtab-node: n1" in answer
-        assert seen[0][1] == CHAT
-        assert ("lost", cause) in g.dispatcher.log
-        assert g.dispatcher.log[-1] == ("done", 200)
-        exchange = g.notes.ends[0]
-        assert exchange.outcome is Outcome.DONE
-        assert [attempt.cause for attempt in exchange.attempts] == [cause, None]
-        if name in ("503", "429"):
-            assert exchange.attempts[0].retry_after_s == 7.0
-
-    run(main())
+    seen: list[tuple[bytes, bytes]] = []
+    settings = Settings(timeouts=FAST)
+    async with gateway(bad, answers(ok(b'"good"'), seen), settings=settings) as g:
+        answer = await g.raw(post())
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"x-trimtab-node: n1" in answer
+    assert seen[0][1] == CHAT
+    assert ("lost", cause) in g.dispatcher.log
+    assert g.dispatcher.log[-1] == ("done", 200)
+    exchange = g.notes.ends[0]
+    assert exchange.outcome is Outcome.DONE
+    assert [attempt.cause for attempt in exchange.attempts] == [cause, None]
+    if name in ("503", "429"):
+        assert exchange.attempts[0].retry_after_s == 7.0
 
 
-def test_a_node_that_cannot_be_reached_costs_nothing(dead_ports: tuple[int, ...]) -> None:
-    async def main() -> None:
-        async with gateway(ports=dead_ports) as g:
-            answer = await g.raw(post())
-            assert answer.startswith(b"HTTP/1.1 502")
-            assert [entry for entry in g.dispatcher.log if entry[0] == "lost"] == [
-                ("lost", Cause.CONNECT)
-            ] * 2
-            assert g.dispatcher.log[-1] == ("failed", Cause.CONNECT)
-            assert g.notes.ends[0].outcome is Outcome.FAILED
-
-    run(main())
+@in_loop
+async def test_a_node_that_cannot_be_reached_costs_nothing(dead_ports: tuple[int, ...]) -> None:
+    async with gateway(ports=dead_ports) as g:
+        answer = await g.raw(post())
+        assert answer.startswith(b"HTTP/1.1 502")
+        assert [entry for entry in g.dispatcher.log if entry[0] == "lost"] == [("lost", Cause.CONNECT)] * 2
+        assert g.dispatcher.log[-1] == ("failed", Cause.CONNECT)
+        assert g.notes.ends[0].outcome is Outcome.FAILED
 
 
-def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done(
+@in_loop
+async def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done(
     dead_ports: tuple[int, ...],
 ) -> None:
-    async def main() -> None:
-        cancel = b"/v1/responses/r1/cancel"
-        for bad, status in ((says(b""), 502), (answers(BROKEN), 500), (answers(BUSY), 200)):
-            async with gateway(bad, answers(ok(b"{}"))) as g:
-                answer = await g.raw(post(b"", path=cancel))
-                assert int(answer[9:12]) == status, answer
-        async with gateway(answers(ok(b"{}")), ports=dead_ports[:1]) as g:
-            g.dispatcher.nodes.reverse()
-            assert (await g.raw(post(b"", path=cancel))).startswith(b"HTTP/1.1 200")
-
-    run(main())
+    cancel = b"/v1/responses/r1/cancel"
+    for bad, status in ((says(b""), 502), (answers(BROKEN), 500), (answers(BUSY), 200)):
+        async with gateway(bad, answers(ok(b"{}"))) as g:
+            answer = await g.raw(post(b"", path=cancel))
+            assert int(answer[9:12]) == status, answer
+    async with gateway(answers(ok(b"{}")), ports=dead_ports[:1]) as g:
+        g.dispatcher.nodes.reverse()
+        assert (await g.raw(post(b"", path=cancel))).startswith(b"HTTP/1.1 200")
 
 
-def test_a_request_that_lost_two_nodes_gets_no_third() -> None:
-    async def main() -> None:
-        async with gateway(says(b""), says(b""), answers(ok(b"{}"))) as g:
-            assert (await g.raw(post())).startswith(b"HTTP/1.1 502")
-            assert len(g.notes.ends[0].attempts) == 2
-        async with gateway(answers(BUSY), answers(BUSY), answers(ok(b"{}"))) as g:
-            assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
-
-    run(main())
+@in_loop
+async def test_a_request_that_lost_two_nodes_gets_no_third() -> None:
+    async with gateway(says(b""), says(b""), answers(ok(b"{}"))) as g:
+        assert (await g.raw(post())).startswith(b"HTTP/1.1 502")
+        assert len(g.notes.ends[0].attempts) == 2
+    async with gateway(answers(BUSY), answers(BUSY), answers(ok(b"{}"))) as g:
+        assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
 
 
-def test_a_429_is_tried_on_one_other_node_and_not_on_all() -> None:
-    async def main() -> None:
-        async with gateway(answers(LIMITED), answers(LIMITED), answers(ok(b"{}"))) as g:
+@in_loop
+async def test_a_429_is_tried_on_one_other_node_and_not_on_all() -> None:
+    async with gateway(answers(LIMITED), answers(LIMITED), answers(ok(b"{}"))) as g:
+        answer = await g.raw(post())
+        assert answer.startswith(b"HTTP/1.1 429")
+        assert answer.endswith(b"busy"), "the node's own answer"
+        assert [attempt.cause for attempt in g.notes.ends[0].attempts] == [Cause.RATE_LIMITED] * 2
+    async with gateway(answers(LIMITED), answers(ok(b"{}"))) as g:
+        g.dispatcher.is_alone = True
+        assert (await g.raw(post())).startswith(b"HTTP/1.1 429")
+        assert len(g.notes.ends[0].attempts) == 1
+
+
+@in_loop
+async def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer() -> None:
+    for response, status in ((BUSY, 503), (LIMITED, 429), (BROKEN, 500)):
+        async with gateway(answers(response), answers(response)) as g:
             answer = await g.raw(post())
-            assert answer.startswith(b"HTTP/1.1 429")
-            assert answer.endswith(b"busy"), "the node's own answer"
-            assert [attempt.cause for attempt in g.notes.ends[0].attempts] == [Cause.RATE_LIMITED] * 2
-        async with gateway(answers(LIMITED), answers(ok(b"{}"))) as g:
+            assert int(answer[9:12]) == status
+            assert answer.endswith(b"busy")
+            assert b"retry-after: 7" in answer
+            assert len(g.notes.ends[0].attempts) == 2
+
+
+@in_loop
+async def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> None:
+    for bad, status in ((answers(BROKEN), 500), (says(b""), 502)):
+        async with gateway(bad, answers(ok(b"{}"))) as g:
             g.dispatcher.is_alone = True
-            assert (await g.raw(post())).startswith(b"HTTP/1.1 429")
+            assert int((await g.raw(post()))[9:12]) == status
             assert len(g.notes.ends[0].attempts) == 1
-
-    run(main())
-
-
-def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer() -> None:
-    async def main() -> None:
-        for response, status in ((BUSY, 503), (LIMITED, 429), (BROKEN, 500)):
-            async with gateway(answers(response), answers(response)) as g:
-                answer = await g.raw(post())
-                assert int(answer[9:12]) == status
-                assert answer.endswith(b"busy")
-                assert b"retry-after: 7" in answer
-                assert len(g.notes.ends[0].attempts) == 2
-
-    run(main())
+    async with gateway(answers(BUSY), answers(ok(b"{}"))) as g:
+        g.dispatcher.is_alone = True
+        assert (await g.raw(post())).startswith(b"HTTP/1.1 200"), "the same node may have room later"
 
 
-def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> None:
-    async def main() -> None:
-        for bad, status in ((answers(BROKEN), 500), (says(b""), 502)):
-            async with gateway(bad, answers(ok(b"{}"))) as g:
-                g.dispatcher.is_alone = True
-                assert int((await g.raw(post()))[9:12]) == status
-                assert len(g.notes.ends[0].attempts) == 1
-        async with gateway(answers(BUSY), answers(ok(b"{}"))) as g:
-            g.dispatcher.is_alone = True
-            assert (await g.raw(post())).startswith(b"HTTP/1.1 200"), "the same node may have room later"
-
-    run(main())
-
-
-def test_retries_keep_to_their_budget() -> None:
-    async def main() -> None:
-        async with gateway(answers(BUSY), answers(BUSY)) as g:
-            g.context.retries = TenantBudget(0.1, at_first=10.0)
-            for _ in range(40):
-                assert (await g.raw(post())).startswith(b"HTTP/1.1 503")
-            assert 10 <= sum(entry[0] == "lost" for entry in g.dispatcher.log) <= 15
-
-    run(main())
+@in_loop
+async def test_retries_keep_to_their_budget() -> None:
+    async with gateway(answers(BUSY), answers(BUSY)) as g:
+        g.context.retries = TenantBudget(0.1, at_first=10.0)
+        for _ in range(40):
+            assert (await g.raw(post())).startswith(b"HTTP/1.1 503")
+        assert 10 <= sum(entry[0] == "lost" for entry in g.dispatcher.log) <= 15
 
 
 def test_connections_are_kept_and_stale_ones_replaced() -> None:
@@ -263,148 +246,132 @@ def test_what_comes_after_a_response_is_never_relayed() -> None:
     run(main())
 
 
-def test_interim_responses_are_skipped() -> None:
-    async def main() -> None:
-        interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
-        async with gateway(answers(interim + ok(b'"x"'))) as g:
+@in_loop
+async def test_interim_responses_are_skipped() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    async with gateway(answers(interim + ok(b'"x"'))) as g:
+        answer = await g.raw(post())
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"link" not in answer
+
+
+@in_loop
+async def test_bodies_without_a_length_end_with_the_connection() -> None:
+    bare = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+    async with gateway(says(bare + b'{"a":1}')) as g:
+        answer = await g.raw(post())
+        assert answer.endswith(b'7\r\n{"a":1}\r\n0\r\n\r\n')
+        old = await g.raw(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert old.endswith(b'\r\n\r\n{"a":1}')
+
+
+@in_loop
+async def test_http_1_0_clients_get_chunked_answers_bare() -> None:
+    async with gateway(answers(SSE + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")) as g:
+        old = await g.raw(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert old.endswith(b"\r\n\r\n" + EVENT + DONE)
+        assert b"transfer-encoding" not in old
+
+
+@in_loop
+async def test_after_the_first_byte_a_stream_ends_with_an_error_event() -> None:
+    cases = {
+        "closes": (says(SSE + chunk(EVENT)), b"node_lost"),
+        "stalls": (says(SSE + chunk(EVENT), wait_s=WAIT_S), b"idle_timeout"),
+        "garbage": (says(SSE + chunk(EVENT), b"!!\r\n", wait_s=WAIT_S), b"bad_response"),
+        "no length": (says(SSE.replace(b"transfer-encoding: chunked\r\n", b"") + EVENT), b"node_lost"),
+    }
+    for bad, code in cases.values():
+        async with gateway(bad, answers(ok(b"{}")), settings=Settings(timeouts=FAST)) as g:
             answer = await g.raw(post())
             assert answer.startswith(b"HTTP/1.1 200")
-            assert b"link" not in answer
-
-    run(main())
-
-
-def test_bodies_without_a_length_end_with_the_connection() -> None:
-    async def main() -> None:
-        bare = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
-        async with gateway(says(bare + b'{"a":1}')) as g:
-            answer = await g.raw(post())
-            assert answer.endswith(b'7\r\n{"a":1}\r\n0\r\n\r\n')
-            old = await g.raw(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
-            assert old.endswith(b'\r\n\r\n{"a":1}')
-
-    run(main())
+            assert EVENT in answer
+            assert b'data: {"error"' in answer
+            assert code in answer
+            assert b"[DONE]" not in answer
+            assert answer.endswith(b"0\r\n\r\n")
+            assert len(g.notes.ends[0].attempts) == 1
+            assert g.dispatcher.log[-1][0] == "failed"
 
 
-def test_http_1_0_clients_get_chunked_answers_bare() -> None:
-    async def main() -> None:
-        async with gateway(answers(SSE + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")) as g:
-            old = await g.raw(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
-            assert old.endswith(b"\r\n\r\n" + EVENT + DONE)
-            assert b"transfer-encoding" not in old
-
-    run(main())
-
-
-def test_after_the_first_byte_a_stream_ends_with_an_error_event() -> None:
-    async def main() -> None:
-        cases = {
-            "closes": (says(SSE + chunk(EVENT)), b"node_lost"),
-            "stalls": (says(SSE + chunk(EVENT), wait_s=WAIT_S), b"idle_timeout"),
-            "garbage": (says(SSE + chunk(EVENT), b"!!\r\n", wait_s=WAIT_S), b"bad_response"),
-            "no length": (says(SSE.replace(b"transfer-encoding: chunked\r\n", b"") + EVENT), b"node_lost"),
-        }
-        for bad, code in cases.values():
-            async with gateway(bad, answers(ok(b"{}")), settings=Settings(timeouts=FAST)) as g:
-                answer = await g.raw(post())
-                assert answer.startswith(b"HTTP/1.1 200")
-                assert EVENT in answer
-                assert b'data: {"error"' in answer
-                assert code in answer
-                assert b"[DONE]" not in answer
-                assert answer.endswith(b"0\r\n\r\n")
-                assert len(g.notes.ends[0].attempts) == 1
-                assert g.dispatcher.log[-1][0] == "failed"
-
-    run(main())
+@in_loop
+async def test_after_the_first_byte_other_bodies_break_off() -> None:
+    broken = (
+        ok(b"{}" * 50)[:-10],
+        SSE + chunk(EVENT[:20]),
+        SSE + chunk(EVENT) + b"40\r\ndata: ",
+    )
+    for response in broken:
+        async with gateway(says(response)) as g:
+            reader, writer = await g.connect()
+            writer.write(post())
+            assert await reader.readexactly(12) == b"HTTP/1.1 200"
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            await closed(writer)
+            assert g.notes.ends[0].outcome is Outcome.FAILED
+            assert g.dispatcher.log[-1] == ("failed", Cause.RESET)
 
 
-def test_after_the_first_byte_other_bodies_break_off() -> None:
-    async def main() -> None:
-        broken = (
-            ok(b"{}" * 50)[:-10],
-            SSE + chunk(EVENT[:20]),
-            SSE + chunk(EVENT) + b"40\r\ndata: ",
-        )
-        for response in broken:
-            async with gateway(says(response)) as g:
-                reader, writer = await g.connect()
-                writer.write(post())
-                assert await reader.readexactly(12) == b"HTTP/1.1 200"
-                with pytest.raises(ConnectionResetError):
-                    await reader.read()
-                await closed(writer)
-                assert g.notes.ends[0].outcome is Outcome.FAILED
-                assert g.dispatcher.log[-1] == ("failed", Cause.RESET)
+@in_loop
+async def test_a_client_that_leaves_stops_its_node_at_once() -> None:
+    for data in (b"", SSE, SSE + chunk(EVENT)):
+        stopped = asyncio.Event()
 
-    run(main())
+        async def serve(
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            data: bytes = data,
+            stopped: asyncio.Event = stopped,
+        ) -> None:
+            await read_request(reader)
+            writer.write(data)
+            try:
+                await reader.read()
+            finally:
+                stopped.set()
 
-
-def test_a_client_that_leaves_stops_its_node_at_once() -> None:
-    async def main() -> None:
-        for data in (b"", SSE, SSE + chunk(EVENT)):
-            stopped = asyncio.Event()
-
-            async def serve(
-                reader: asyncio.StreamReader,
-                writer: asyncio.StreamWriter,
-                data: bytes = data,
-                stopped: asyncio.Event = stopped,
-            ) -> None:
-                await read_request(reader)
-                writer.write(data)
-                try:
-                    await reader.read()
-                finally:
-                    stopped.set()
-
-            async with gateway(serve) as g:
-                _, writer = await g.connect()
-                writer.write(post())
-                await until(lambda g=g: g.notes.n_started == 1)
-                await asyncio.sleep(0.05)
-                await closed(writer)
-                await asyncio.wait_for(stopped.wait(), WAIT_S)
-                await until(lambda g=g: g.notes.ends)
-                assert g.notes.ends[0].outcome is Outcome.CANCELLED
-                assert g.dispatcher.log[-1][0] == "abort"
-                assert not g.notes.losses
-
-    run(main())
-
-
-def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}"))) as g:
-            g.dispatcher.hold = True
+        async with gateway(serve) as g:
             _, writer = await g.connect()
             writer.write(post())
-            await until(lambda: g.dispatcher.held)
+            await until(lambda g=g: g.notes.n_started == 1)
+            await asyncio.sleep(0.05)
             await closed(writer)
-            await until(lambda: g.notes.ends)
+            await asyncio.wait_for(stopped.wait(), WAIT_S)
+            await until(lambda g=g: g.notes.ends)
+            assert g.notes.ends[0].outcome is Outcome.CANCELLED
             assert g.dispatcher.log[-1][0] == "abort"
-            g.dispatcher.held[0].start(g.dispatcher.nodes[0])  # too late: nothing happens
-            assert g.notes.n_started == 0
-
-    run(main())
+            assert not g.notes.losses
 
 
-def test_deadlines_and_the_total_time() -> None:
-    async def main() -> None:
-        async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b"{}"))) as g:
-            answer = await g.raw(post(more=b"x-trimtab-deadline-ms: 200\r\n"))
-            assert answer.startswith(b"HTTP/1.1 504")
-            assert g.notes.ends[0].outcome is Outcome.EXPIRED
-            assert g.dispatcher.log[-1][0] == "abort"
-        settings = Settings(timeouts=Timeouts(), model_timeouts={"m": replace(FAST, total_s=0.2)})
-        async with gateway(says(b"", wait_s=WAIT_S), settings=settings) as g:
-            answer = await g.raw(post())
-            assert answer.startswith(b"HTTP/1.1 503")  # another node is asked for, and there is none
-            assert b"no_node" in answer
-            assert g.notes.losses == [Cause.TOTAL]
-            assert g.dispatcher.log[-1] == ("lost", Cause.TOTAL)
+@in_loop
+async def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
+    async with gateway(answers(ok(b"{}"))) as g:
+        g.dispatcher.hold = True
+        _, writer = await g.connect()
+        writer.write(post())
+        await until(lambda: g.dispatcher.held)
+        await closed(writer)
+        await until(lambda: g.notes.ends)
+        assert g.dispatcher.log[-1][0] == "abort"
+        g.dispatcher.held[0].start(g.dispatcher.nodes[0])  # too late: nothing happens
+        assert g.notes.n_started == 0
 
-    run(main())
+
+@in_loop
+async def test_deadlines_and_the_total_time() -> None:
+    async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b"{}"))) as g:
+        answer = await g.raw(post(more=b"x-trimtab-deadline-ms: 200\r\n"))
+        assert answer.startswith(b"HTTP/1.1 504")
+        assert g.notes.ends[0].outcome is Outcome.EXPIRED
+        assert g.dispatcher.log[-1][0] == "abort"
+    settings = Settings(timeouts=Timeouts(), model_timeouts={"m": replace(FAST, total_s=0.2)})
+    async with gateway(says(b"", wait_s=WAIT_S), settings=settings) as g:
+        answer = await g.raw(post())
+        assert answer.startswith(b"HTTP/1.1 503")  # another node is asked for, and there is none
+        assert b"no_node" in answer
+        assert g.notes.losses == [Cause.TOTAL]
+        assert g.dispatcher.log[-1] == ("lost", Cause.TOTAL)
 
 
 @pytest.mark.parametrize(
@@ -414,62 +381,56 @@ def test_deadlines_and_the_total_time() -> None:
         (Refusal(503, "no_capacity", "No node."), -1.0, Outcome.REFUSED),
     ],
 )
-def test_the_refusal_says_what_has_expired_and_not_the_clock(
+@in_loop
+async def test_the_refusal_says_what_has_expired_and_not_the_clock(
     refusal: Refusal, left_s: float, outcome: Outcome
 ) -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}"))) as g:
-            g.dispatcher.hold = True
-            _, writer = await g.connect()
-            writer.write(post())
-            await until(lambda: g.dispatcher.held)
-            g.dispatcher.held[0].deadline_s = asyncio.get_running_loop().time() + left_s
-            g.dispatcher.held[0].refuse(refusal)
-            await until(lambda: g.notes.ends)
-            assert g.notes.ends[0].outcome is outcome
-            await closed(writer)
-
-    run(main())
+    async with gateway(answers(ok(b"{}"))) as g:
+        g.dispatcher.hold = True
+        _, writer = await g.connect()
+        writer.write(post())
+        await until(lambda: g.dispatcher.held)
+        g.dispatcher.held[0].deadline_s = asyncio.get_running_loop().time() + left_s
+        g.dispatcher.held[0].refuse(refusal)
+        await until(lambda: g.notes.ends)
+        assert g.notes.ends[0].outcome is outcome
+        await closed(writer)
 
 
-def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
-    async def main() -> None:
-        may_end, loop = asyncio.Event(), asyncio.get_running_loop()
+@in_loop
+async def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
+    may_end, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            writer.write(SSE)
-            await may_end.wait()
-            writer.write(chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE)
+        await may_end.wait()
+        writer.write(chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")
 
-        async with gateway(late) as g:
-            reader, writer = await g.connect()
-            writer.write(post())
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.15)
-            await until(lambda: g.notes.begun[0].attempts[0].head_s)
-            let_go_s = loop.time()
-            may_end.set()
-            assert (await reader.read()).endswith(DONE + b"\r\n0\r\n\r\n")
-            await closed(writer)
-            attempt = g.notes.ends[0].attempts[0]
-            assert attempt.head_s <= let_go_s <= attempt.first_byte_s
-
-    run(main())
+    async with gateway(late) as g:
+        reader, writer = await g.connect()
+        writer.write(post())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.15)
+        await until(lambda: g.notes.begun[0].attempts[0].head_s)
+        let_go_s = loop.time()
+        may_end.set()
+        assert (await reader.read()).endswith(DONE + b"\r\n0\r\n\r\n")
+        await closed(writer)
+        attempt = g.notes.ends[0].attempts[0]
+        assert attempt.head_s <= let_go_s <= attempt.first_byte_s
 
 
-def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
-    async def main() -> None:
-        settings = Settings(hedge_delay_s=0.1, hedge_max_frac=0.05)
-        async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b'"second"')), settings=settings) as g:
-            g.dispatcher.hedges = [g.dispatcher.nodes[1]]
-            answer = await g.raw(post())
-            assert answer.endswith(b'"second"')
-            assert ("release", "n0") in g.dispatcher.log
-            assert g.dispatcher.log[-1] == ("done", 200)
-            assert [attempt.hedge for attempt in g.notes.ends[0].attempts] == [False, True]
-
-    run(main())
+@in_loop
+async def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
+    settings = Settings(hedge_delay_s=0.1, hedge_max_frac=0.05)
+    async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b'"second"')), settings=settings) as g:
+        g.dispatcher.hedges = [g.dispatcher.nodes[1]]
+        answer = await g.raw(post())
+        assert answer.endswith(b'"second"')
+        assert ("release", "n0") in g.dispatcher.log
+        assert g.dispatcher.log[-1] == ("done", 200)
+        assert [attempt.hedge for attempt in g.notes.ends[0].attempts] == [False, True]
 
 
 def late(response: bytes, may_answer: asyncio.Event) -> Serve:
@@ -484,121 +445,109 @@ def late(response: bytes, may_answer: asyncio.Event) -> Serve:
     return serve
 
 
-def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
-    async def main() -> None:
-        settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
-        async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
-            g.dispatcher.hedges = [g.dispatcher.nodes[1]]
-            asking = asyncio.create_task(g.raw(post()))
-            await until(lambda: g.notes.losses)
-            may_answer.set()
-            answer = await asking
-            assert answer.endswith(b'"first"')
-            assert b"x-trimtab-node: n0" in answer
-            assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
-            assert g.notes.losses == [Cause.RESET]
-            ended = [(attempt.node.name, attempt.cause) for attempt in g.notes.ends[0].attempts]
-            assert ended == [("n1", Cause.RESET), ("n0", None)], "the one that answered comes last"
-
-    run(main())
+@in_loop
+async def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
+    settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
+    async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
+        g.dispatcher.hedges = [g.dispatcher.nodes[1]]
+        asking = asyncio.create_task(g.raw(post()))
+        await until(lambda: g.notes.losses)
+        may_answer.set()
+        answer = await asking
+        assert answer.endswith(b'"first"')
+        assert b"x-trimtab-node: n0" in answer
+        assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
+        assert g.notes.losses == [Cause.RESET]
+        ended = [(attempt.node.name, attempt.cause) for attempt in g.notes.ends[0].attempts]
+        assert ended == [("n1", Cause.RESET), ("n0", None)], "the one that answered comes last"
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".test", "a\0b"])
-def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b'"first"')), answers(ok(b'"second"'))) as g:
-            g.dispatcher.nodes[0].host = host
-            assert (await g.raw(post())).endswith(b'"second"')
-            assert g.notes.losses == [Cause.CONNECT]
-
-    run(main())
+@in_loop
+async def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
+    async with gateway(answers(ok(b'"first"')), answers(ok(b'"second"'))) as g:
+        g.dispatcher.nodes[0].host = host
+        assert (await g.raw(post())).endswith(b'"second"')
+        assert g.notes.losses == [Cause.CONNECT]
 
 
-def test_where_the_first_attempt_wins_its_node_is_told() -> None:
-    async def main() -> None:
-        settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
-        second = says(b"", wait_s=WAIT_S)
-        async with gateway(late(ok(b'"first"'), may_answer), second, settings=settings) as g:
-            g.dispatcher.hedges = [g.dispatcher.nodes[1]]
-            asking = asyncio.create_task(g.raw(post()))
-            await until(lambda: g.notes.n_started == 2)
-            may_answer.set()
-            answer = await asking
-            assert b"x-trimtab-node: n0" in answer
-            assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
-            assert g.dispatcher.done_by == ["n0"]
-            attempts = g.notes.ends[0].attempts
-            assert [(attempt.node.name, attempt.hedge) for attempt in attempts] == [
-                ("n1", True),
-                ("n0", False),
-            ]
-            assert attempts[-1].first_byte_s > 0.0
-
-    run(main())
+@in_loop
+async def test_where_the_first_attempt_wins_its_node_is_told() -> None:
+    settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
+    second = says(b"", wait_s=WAIT_S)
+    async with gateway(late(ok(b'"first"'), may_answer), second, settings=settings) as g:
+        g.dispatcher.hedges = [g.dispatcher.nodes[1]]
+        asking = asyncio.create_task(g.raw(post()))
+        await until(lambda: g.notes.n_started == 2)
+        may_answer.set()
+        answer = await asking
+        assert b"x-trimtab-node: n0" in answer
+        assert g.dispatcher.log[1:] == [("release", "n1"), ("done", 200)]
+        assert g.dispatcher.done_by == ["n0"]
+        attempts = g.notes.ends[0].attempts
+        assert [(attempt.node.name, attempt.hedge) for attempt in attempts] == [
+            ("n1", True),
+            ("n0", False),
+        ]
+        assert attempts[-1].first_byte_s > 0.0
 
 
-def test_hedges_keep_to_their_share() -> None:
-    async def main() -> None:
-        settings, may_answer = Settings(hedge_delay_s=0.01, hedge_max_frac=0.05), asyncio.Event()
-        async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
-            g.dispatcher.hedges = g.dispatcher.nodes * 60
-            asking = [asyncio.create_task(g.raw(post())) for _ in range(60)]
-            await until(lambda: g.notes.n_started > 60)
-            may_answer.set()
-            answers = await asyncio.gather(*asking)
-            assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
-            hedged = sum(attempt.hedge for end in g.notes.ends for attempt in end.attempts)
-            assert 1 <= hedged <= 1 + 60 * 0.05
-            assert sum(len(end.attempts) for end in g.notes.ends) == 60 + hedged
-
-    run(main())
+@in_loop
+async def test_hedges_keep_to_their_share() -> None:
+    settings, may_answer = Settings(hedge_delay_s=0.01, hedge_max_frac=0.05), asyncio.Event()
+    async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
+        g.dispatcher.hedges = g.dispatcher.nodes * 60
+        asking = [asyncio.create_task(g.raw(post())) for _ in range(60)]
+        await until(lambda: g.notes.n_started > 60)
+        may_answer.set()
+        answers = await asyncio.gather(*asking)
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+        hedged = sum(attempt.hedge for end in g.notes.ends for attempt in end.attempts)
+        assert 1 <= hedged <= 1 + 60 * 0.05
+        assert sum(len(end.attempts) for end in g.notes.ends) == 60 + hedged
 
 
-def test_a_client_that_does_not_read_is_cut_off() -> None:
-    async def main() -> None:
-        big = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 64000000\r\n\r\n"
+@in_loop
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    big = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 64000000\r\n\r\n"
 
-        async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            writer.write(big)
-            for _ in range(64):
-                writer.write(b"x" * 1_000_000)
-                await writer.drain()
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(big)
+        for _ in range(64):
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
 
-        async with gateway(flood, settings=Settings(stalled_client_s=0.3)) as g:
-            _, writer = await g.connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(post())
-            await until(lambda: g.notes.ends)
-            assert g.notes.ends[0].outcome is Outcome.CANCELLED
-            assert g.dispatcher.log[-1][0] == "abort"
-            assert g.context.exchanges == 0
-            writer.transport.abort()
-
-    run(main())
+    async with gateway(flood, settings=Settings(stalled_client_s=0.3)) as g:
+        _, writer = await g.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post())
+        await until(lambda: g.notes.ends)
+        assert g.notes.ends[0].outcome is Outcome.CANCELLED
+        assert g.dispatcher.log[-1][0] == "abort"
+        assert g.context.exchanges == 0
+        writer.transport.abort()
 
 
-def test_usage_is_asked_for_and_hidden() -> None:
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
-        response = SSE + chunk(EVENT) + chunk(EVENT) + chunk(usage) + chunk(DONE) + b"0\r\n\r\n"
-        async with gateway(answers(response, seen), look=admission(count_usage=True)) as g:
-            streaming = b'{"stream":true,' + CHAT[1:]
-            answer = await g.raw(post(streaming))
-            assert b"usage" not in answer
-            assert answer.endswith(chunk(EVENT * 2 + DONE) + b"0\r\n\r\n")
-            assert b'"include_usage":true' in seen[0][1]
-            said = g.notes.ends[0].usage
-            assert said is not None
-            assert (said.prompt_tokens, said.completion_tokens) == (5, 2)
-            assert g.dispatcher.progressed == 2
-            asking = b'{"stream":true,"stream_options":{"include_usage":true},' + CHAT[1:]
-            answer = await g.raw(post(asking))
-            assert usage in answer
-            assert seen[1][1] == asking
-
-    run(main())
+@in_loop
+async def test_usage_is_asked_for_and_hidden() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
+    response = SSE + chunk(EVENT) + chunk(EVENT) + chunk(usage) + chunk(DONE) + b"0\r\n\r\n"
+    async with gateway(answers(response, seen), look=admission(count_usage=True)) as g:
+        streaming = b'{"stream":true,' + CHAT[1:]
+        answer = await g.raw(post(streaming))
+        assert b"usage" not in answer
+        assert answer.endswith(chunk(EVENT * 2 + DONE) + b"0\r\n\r\n")
+        assert b'"include_usage":true' in seen[0][1]
+        said = g.notes.ends[0].usage
+        assert said is not None
+        assert (said.prompt_tokens, said.completion_tokens) == (5, 2)
+        assert g.dispatcher.progressed == 2
+        asking = b'{"stream":true,"stream_options":{"include_usage":true},' + CHAT[1:]
+        answer = await g.raw(post(asking))
+        assert usage in answer
+        assert seen[1][1] == asking
 
 
 def test_back_pressure_reaches_the_node() -> None:
@@ -631,26 +580,24 @@ def test_back_pressure_reaches_the_node() -> None:
     run(main())
 
 
-def test_draining_finishes_what_is_begun() -> None:
-    async def main() -> None:
-        may_answer = asyncio.Event()
-        async with gateway(late(ok(b"{}"), may_answer)) as g:
-            _, idle = await g.connect()
-            reader, writer = await g.connect()
-            writer.write(post(close=False))
-            await until(lambda: g.notes.n_started)
-            await g.plane.stop_accepting()
-            draining = asyncio.create_task(g.plane.drain(WAIT_S))
-            await asyncio.sleep(0.1)
-            assert not draining.done()
-            may_answer.set()
-            assert await draining == 0
-            answer = await reader.read()
-            assert answer.startswith(b"HTTP/1.1 200")
-            assert b"connection: close" in answer
-            await closed(writer)
-            await closed(idle)
-            with pytest.raises(OSError):  # noqa: PT011 refused or reset
-                await g.connect()
-
-    run(main())
+@in_loop
+async def test_draining_finishes_what_is_begun() -> None:
+    may_answer = asyncio.Event()
+    async with gateway(late(ok(b"{}"), may_answer)) as g:
+        _, idle = await g.connect()
+        reader, writer = await g.connect()
+        writer.write(post(close=False))
+        await until(lambda: g.notes.n_started)
+        await g.plane.stop_accepting()
+        draining = asyncio.create_task(g.plane.drain(WAIT_S))
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        may_answer.set()
+        assert await draining == 0
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer
+        await closed(writer)
+        await closed(idle)
+        with pytest.raises(OSError):  # noqa: PT011 refused or reset
+            await g.connect()

@@ -8,7 +8,7 @@ import random
 import aiohttp
 from aiohttp import web
 
-from support.gateway.plane import answers, gateway, one_of, run
+from support.gateway.plane import answers, gateway, in_loop, one_of
 
 MATTERS = ("content-type", "x-custom", "retry-after", "location", "set-cookie")
 
@@ -60,7 +60,8 @@ async def ask(session: aiohttp.ClientSession, url: str, method: str, body: bytes
         return got.status, sorted(named), await got.read()
 
 
-def test_both_planes_answer_alike() -> None:
+@in_loop
+async def test_both_planes_answer_alike() -> None:
     rng = random.Random(4)
 
     async def one(session: aiohttp.ClientSession) -> None:
@@ -87,10 +88,7 @@ def test_both_planes_answer_alike() -> None:
         await runner.cleanup()
         backend.close()
 
-    async def main() -> None:
-        async with aiohttp.ClientSession() as session:
-            for _ in range(25):
-                await one(session)
-        await asyncio.sleep(0.05)
-
-    run(main())
+    async with aiohttp.ClientSession() as session:
+        for _ in range(25):
+            await one(session)
+    await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.gateway.plane import run
+from support.gateway.plane import in_loop
 from trimtab.gateway.http.inbox import ALONE_S, Inbox, Outbox
 
 
@@ -45,52 +45,50 @@ class _Peer:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool) -> None:
-    async def main() -> None:
-        loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
-        now_s = 0.0
-        cast(Any, loop).time = lambda: now_s
-        loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
-        outbox = Outbox(loop)
-        inbox = Inbox(loop, outbox)
-        client, node = (_Peer(log, name, inbox, outbox) for name in ("client", "node"))
+@in_loop
+async def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool) -> None:
+    loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
+    now_s = 0.0
+    cast(Any, loop).time = lambda: now_s
+    loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))
+    outbox = Outbox(loop)
+    inbox = Inbox(loop, outbox)
+    client, node = (_Peer(log, name, inbox, outbox) for name in ("client", "node"))
 
-        def decide() -> None:
-            log.append("decided")
-            if fails:
-                raise RuntimeError("undecided")
+    def decide() -> None:
+        log.append("decided")
+        if fails:
+            raise RuntimeError("undecided")
 
-        inbox.answered = lambda: log.append(f"answered {inbox.is_answered}")
-        inbox.decide, inbox.then = decide, lambda: log.append("told")
-        for _ in range(2):  # what comes after a while comes alone
-            log.clear()
-            now_s += 2 * ALONE_S
-            inbox.put_answer(node, b"0")
-            assert log == ["node got 0", "node wrote 0", "answered True", "decided", "told"]
-        for turn in range(2):
-            log.clear()
-            inbox.put(client, b"1")
-            inbox.put_answer(node, b"2")
-            inbox.put(client, b"3")
-            assert log == []
-            await asyncio.sleep(0)
-            assert log == [
-                "node got 2",
-                "answered True",
-                "client got 1",
-                "client got 3",
-                *["client sizes up"] * 2,
-                "client goes on",
-                "client sizes up",
-                "client goes on",
-                "decided",
-                "node wrote 2",
-                "client wrote 1",
-                "client wrote 3",
-                "told",
-            ], turn
-            await asyncio.sleep(0)
-            assert len(log) == 14  # each once
-        assert problems == (["undecided"] * 4 if fails else [])
-
-    run(main())
+    inbox.answered = lambda: log.append(f"answered {inbox.is_answered}")
+    inbox.decide, inbox.then = decide, lambda: log.append("told")
+    for _ in range(2):  # what comes after a while comes alone
+        log.clear()
+        now_s += 2 * ALONE_S
+        inbox.put_answer(node, b"0")
+        assert log == ["node got 0", "node wrote 0", "answered True", "decided", "told"]
+    for turn in range(2):
+        log.clear()
+        inbox.put(client, b"1")
+        inbox.put_answer(node, b"2")
+        inbox.put(client, b"3")
+        assert log == []
+        await asyncio.sleep(0)
+        assert log == [
+            "node got 2",
+            "answered True",
+            "client got 1",
+            "client got 3",
+            *["client sizes up"] * 2,
+            "client goes on",
+            "client sizes up",
+            "client goes on",
+            "decided",
+            "node wrote 2",
+            "client wrote 1",
+            "client wrote 3",
+            "told",
+        ], turn
+        await asyncio.sleep(0)
+        assert len(log) == 14  # each once
+    assert problems == (["undecided"] * 4 if fails else [])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from support.gateway.plane import KEY_DIGEST, answers, gateway, ok, post, run
+from support.gateway.plane import KEY_DIGEST, answers, gateway, in_loop, ok, post
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import TenantLimits
@@ -36,46 +36,40 @@ def headers(answer: bytes) -> dict[str, list[str]]:
     return found
 
 
-def test_limits_are_shown_and_replace_those_of_the_node() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}", more=NODES)), look=look(requests_per_minute=60)) as g:
-            found = headers(await g.raw(post()))
-        assert found["x-ratelimit-limit-requests"] == ["60"]
-        assert found["x-ratelimit-remaining-requests"] == ["59"]
-        assert found["x-ratelimit-reset-requests"] == ["1s"]
-        assert "x-ratelimit-limit-tokens" not in found
-        assert found["x-kept"] == ["1"]
-        assert found["access-control-allow-origin"] == ["*"], "the node's own, as no origins are configured"
-
-    run(main())
+@in_loop
+async def test_limits_are_shown_and_replace_those_of_the_node() -> None:
+    async with gateway(answers(ok(b"{}", more=NODES)), look=look(requests_per_minute=60)) as g:
+        found = headers(await g.raw(post()))
+    assert found["x-ratelimit-limit-requests"] == ["60"]
+    assert found["x-ratelimit-remaining-requests"] == ["59"]
+    assert found["x-ratelimit-reset-requests"] == ["1s"]
+    assert "x-ratelimit-limit-tokens" not in found
+    assert found["x-kept"] == ["1"]
+    assert found["access-control-allow-origin"] == ["*"], "the node's own, as no origins are configured"
 
 
-def test_limits_are_shown_on_streams_and_refusals() -> None:
-    async def main() -> None:
-        limits = {"requests_per_minute": 1, "tokens_per_minute": 6000}
-        async with gateway(answers(CHUNKED), look=look(**limits)) as g:
-            stream, refused = await g.raw(post()), await g.raw(post())
-        found = headers(stream)
-        assert found["x-ratelimit-limit-requests"] == ["1"]
-        assert found["x-ratelimit-remaining-requests"] == ["0"]
-        assert found["x-ratelimit-reset-requests"] == ["1m0s"]
-        assert found["x-ratelimit-limit-tokens"] == ["6000"]
-        assert 5990 <= int(found["x-ratelimit-remaining-tokens"][0]) < 6000
-        assert refused.startswith(b"HTTP/1.1 429 ")
-        assert headers(refused)["x-ratelimit-remaining-requests"] == ["0"]
-
-    run(main())
+@in_loop
+async def test_limits_are_shown_on_streams_and_refusals() -> None:
+    limits = {"requests_per_minute": 1, "tokens_per_minute": 6000}
+    async with gateway(answers(CHUNKED), look=look(**limits)) as g:
+        stream, refused = await g.raw(post()), await g.raw(post())
+    found = headers(stream)
+    assert found["x-ratelimit-limit-requests"] == ["1"]
+    assert found["x-ratelimit-remaining-requests"] == ["0"]
+    assert found["x-ratelimit-reset-requests"] == ["1m0s"]
+    assert found["x-ratelimit-limit-tokens"] == ["6000"]
+    assert 5990 <= int(found["x-ratelimit-remaining-tokens"][0]) < 6000
+    assert refused.startswith(b"HTTP/1.1 429 ")
+    assert headers(refused)["x-ratelimit-remaining-requests"] == ["0"]
 
 
-def test_without_limits_and_origins_nothing_is_added() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}", more=NODES)), look=look()) as g:
-            found = headers(await g.raw(post(more=b"origin: https://app.example.org\r\n")))
-        assert found["x-ratelimit-limit-requests"] == ["7"]
-        assert found["access-control-allow-origin"] == ["*"]
-        assert "vary" not in found
-
-    run(main())
+@in_loop
+async def test_without_limits_and_origins_nothing_is_added() -> None:
+    async with gateway(answers(ok(b"{}", more=NODES)), look=look()) as g:
+        found = headers(await g.raw(post(more=b"origin: https://app.example.org\r\n")))
+    assert found["x-ratelimit-limit-requests"] == ["7"]
+    assert found["access-control-allow-origin"] == ["*"]
+    assert "vary" not in found
 
 
 @pytest.mark.parametrize(
@@ -94,25 +88,23 @@ def test_durations_are_written_as_go_does(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_named_origin_may_read_answers_and_refusals_and_no_other_may() -> None:
-    async def main() -> None:
-        cors = Cors([ORIGIN], 600)
-        for node in (ok(b"{}", more=NODES), CHUNKED):
-            async with gateway(answers(node), look=look(cors)) as g:
-                named = headers(await g.raw(post(more=f"origin: {ORIGIN}\r\n".encode())))
-                other = headers(await g.raw(post(more=b"origin: https://app.example.org:444\r\n")))
-                none = headers(await g.raw(post()))
-                bad = post(more=f"origin: {ORIGIN}\r\n".encode()).replace(b"Bearer k", b"Bearer x")
-                refused = await g.raw(bad)
-            assert named["access-control-allow-origin"] == [ORIGIN]
-            assert "x-request-id" in named["access-control-expose-headers"][0]
-            assert named["vary"] == other["vary"] == ["origin"]
-            assert "access-control-allow-origin" not in other
-            assert none["access-control-allow-origin"] == ["*"]
-            assert refused.startswith(b"HTTP/1.1 401 ")
-            assert headers(refused)["access-control-allow-origin"] == [ORIGIN]
-
-    run(main())
+@in_loop
+async def test_a_named_origin_may_read_answers_and_refusals_and_no_other_may() -> None:
+    cors = Cors([ORIGIN], 600)
+    for node in (ok(b"{}", more=NODES), CHUNKED):
+        async with gateway(answers(node), look=look(cors)) as g:
+            named = headers(await g.raw(post(more=f"origin: {ORIGIN}\r\n".encode())))
+            other = headers(await g.raw(post(more=b"origin: https://app.example.org:444\r\n")))
+            none = headers(await g.raw(post()))
+            bad = post(more=f"origin: {ORIGIN}\r\n".encode()).replace(b"Bearer k", b"Bearer x")
+            refused = await g.raw(bad)
+        assert named["access-control-allow-origin"] == [ORIGIN]
+        assert "x-request-id" in named["access-control-expose-headers"][0]
+        assert named["vary"] == other["vary"] == ["origin"]
+        assert "access-control-allow-origin" not in other
+        assert none["access-control-allow-origin"] == ["*"]
+        assert refused.startswith(b"HTTP/1.1 401 ")
+        assert headers(refused)["access-control-allow-origin"] == [ORIGIN]
 
 
 def test_a_preflight_goes_to_the_gateway_itself_without_a_key() -> None:

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import asyncio
 
-from support.gateway.plane import answers, gateway, ok, post, read_request, run
+from support.gateway.plane import answers, gateway, in_loop, ok, post, read_request
 from support.waiting import until
 from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 
 
-def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None:
-    async def main() -> None:
-        may_answer = asyncio.Event()
+@in_loop
+async def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None:
+    may_answer = asyncio.Event()
 
-        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            await may_answer.wait()
-            writer.write(ok(b'{"id": "slow"}'))
-            await reader.read()  # until the gateway closes
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await may_answer.wait()
+        writer.write(ok(b'{"id": "slow"}'))
+        await reader.read()  # until the gateway closes
 
-        async with gateway(answers(ok(b"{}")), slow) as plane:
-            pools, (idle, busy) = plane.context.pools, plane.dispatcher.nodes
-            await plane.raw(post())
-            asked = asyncio.create_task(plane.raw(post()))
-            await until(lambda: len(pools.of(busy).open) == 1)
-            before = [pools.of(node) for node in (idle, busy)]
-            assert [len(pool.open) for pool in before] == [1, 1]
-            pools.remove(idle)
-            pools.remove(busy)
-            await until(lambda: not before[0].open)
-            assert len(before[1].open) == 1
-            may_answer.set()
-            assert b'{"id": "slow"}' in (await asked)
-            await until(lambda: not before[1].open)
-            assert pools.of(idle) is not before[0]  # it came back: a new pool, with what is said of it now
-
-    run(main())
+    async with gateway(answers(ok(b"{}")), slow) as plane:
+        pools, (idle, busy) = plane.context.pools, plane.dispatcher.nodes
+        await plane.raw(post())
+        asked = asyncio.create_task(plane.raw(post()))
+        await until(lambda: len(pools.of(busy).open) == 1)
+        before = [pools.of(node) for node in (idle, busy)]
+        assert [len(pool.open) for pool in before] == [1, 1]
+        pools.remove(idle)
+        pools.remove(busy)
+        await until(lambda: not before[0].open)
+        assert len(before[1].open) == 1
+        may_answer.set()
+        assert b'{"id": "slow"}' in (await asked)
+        await until(lambda: not before[1].open)
+        assert pools.of(idle) is not before[0]  # it came back: a new pool, with what is said of it now
 
 
 def test_a_node_that_leaves_the_fleet_leaves_its_connections_too() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.gateway.plane import CHAT, answers, gateway, ok, post, run
+from support.gateway.plane import CHAT, answers, gateway, in_loop, ok, post
 from trimtab.gateway.http.request import KnownHeads, MalformedError, Request
 from trimtab.gateway.http.request_reader import RequestReader
 
@@ -116,82 +116,68 @@ def test_known_heads_are_bounded() -> None:
 UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\n"
 
 
-def test_what_nodes_learn_of_the_client() -> None:
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        async with gateway(answers(ok(b"{}"), seen)) as g:
-            await g.raw(post())
-            await g.raw(post(more=b"x-forwarded-proto: https\r\nx-forwarded-for: 192.0.2.7\r\n"))
-            upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nauthorization: Bearer k\r\n"
-            protocols = (
-                b"sec-websocket-protocol: realtime, openai-insecure-api-key.SECRET, openai-beta.v1\r\n"
-            )
-            await g.raw(b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\n" + upgrade + protocols + b"\r\n")
-        heads = [head for head, _ in seen]
-        assert b"x-forwarded-proto: http\r\n" in heads[0]
-        assert b"x-forwarded-proto: http\r\n" in heads[1], "what the client claims is not passed on"
-        assert b"x-forwarded-for: 192.0.2.7, 127.0.0.1\r\n" in heads[1]
-        assert b"SECRET" not in heads[2]
-        assert b"sec-websocket-protocol: realtime, openai-beta.v1\r\n" in heads[2]
-
-    run(main())
+@in_loop
+async def test_what_nodes_learn_of_the_client() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+    async with gateway(answers(ok(b"{}"), seen)) as g:
+        await g.raw(post())
+        await g.raw(post(more=b"x-forwarded-proto: https\r\nx-forwarded-for: 192.0.2.7\r\n"))
+        upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nauthorization: Bearer k\r\n"
+        protocols = b"sec-websocket-protocol: realtime, openai-insecure-api-key.SECRET, openai-beta.v1\r\n"
+        await g.raw(b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\n" + upgrade + protocols + b"\r\n")
+    heads = [head for head, _ in seen]
+    assert b"x-forwarded-proto: http\r\n" in heads[0]
+    assert b"x-forwarded-proto: http\r\n" in heads[1], "what the client claims is not passed on"
+    assert b"x-forwarded-for: 192.0.2.7, 127.0.0.1\r\n" in heads[1]
+    assert b"SECRET" not in heads[2]
+    assert b"sec-websocket-protocol: realtime, openai-beta.v1\r\n" in heads[2]
 
 
-def test_a_kept_connection_says_the_same_each_time() -> None:
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        async with gateway(answers(ok(b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'), seen)) as g:
-            answer = await g.raw(post(close=False) * 3 + post(CHAT[:-1] + b',"n":2}', close=False) + post())
-            assert answer.count(b"HTTP/1.1 200 OK") == 5
-            assert len({part[:32] for part in answer.split(b"x-request-id: ")[1:]}) == 5
-        assert [body for _, body in seen[:3]] == [CHAT] * 3
-        assert b"content-length: %d\r\n" % (len(CHAT) + 6) in seen[3][0]
-        assert [end.usage.prompt_tokens for end in g.notes.ends if end.usage is not None] == [3] * 5
-
-    run(main())
+@in_loop
+async def test_a_kept_connection_says_the_same_each_time() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+    async with gateway(answers(ok(b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'), seen)) as g:
+        answer = await g.raw(post(close=False) * 3 + post(CHAT[:-1] + b',"n":2}', close=False) + post())
+        assert answer.count(b"HTTP/1.1 200 OK") == 5
+        assert len({part[:32] for part in answer.split(b"x-request-id: ")[1:]}) == 5
+    assert [body for _, body in seen[:3]] == [CHAT] * 3
+    assert b"content-length: %d\r\n" % (len(CHAT) + 6) in seen[3][0]
+    assert [end.usage.prompt_tokens for end in g.notes.ends if end.usage is not None] == [3] * 5
 
 
-def test_a_compressed_body_is_refused_and_not_taken_for_bad_text() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}"))) as g:
-            for _ in range(2):  # a head that was seen before is refused too
-                answer = await g.raw(post(more=b"content-encoding: gzip\r\n"))
-                assert answer.startswith(b"HTTP/1.1 415")
-                assert b'"content_encoding"' in answer
-            assert (await g.raw(post(more=b"content-encoding: identity\r\n"))).startswith(b"HTTP/1.1 200")
-
-    run(main())
+@in_loop
+async def test_a_compressed_body_is_refused_and_not_taken_for_bad_text() -> None:
+    async with gateway(answers(ok(b"{}"))) as g:
+        for _ in range(2):  # a head that was seen before is refused too
+            answer = await g.raw(post(more=b"content-encoding: gzip\r\n"))
+            assert answer.startswith(b"HTTP/1.1 415")
+            assert b'"content_encoding"' in answer
+        assert (await g.raw(post(more=b"content-encoding: identity\r\n"))).startswith(b"HTTP/1.1 200")
 
 
-def test_http_2_is_refused_by_its_version() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}"))) as g:
-            preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-            assert (await g.raw(preface)).startswith(b"HTTP/1.1 505")
-
-    run(main())
+@in_loop
+async def test_http_2_is_refused_by_its_version() -> None:
+    async with gateway(answers(ok(b"{}"))) as g:
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+        assert (await g.raw(preface)).startswith(b"HTTP/1.1 505")
 
 
-def test_a_browser_sends_its_key_as_a_subprotocol() -> None:
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        async with gateway(answers(ok(b"{}"), seen)) as g:
-            head = b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\n" + UPGRADE
-            for key, status in ((b"k", b"200"), (b"other", b"401")):
-                protocols = b"sec-websocket-protocol: realtime, openai-insecure-api-key.%b\r\n\r\n" % key
-                assert (await g.raw(head + protocols))[9:12] == status
-            assert b"sec-websocket-protocol: realtime\r\n" in seen[0][0]
-
-    run(main())
+@in_loop
+async def test_a_browser_sends_its_key_as_a_subprotocol() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+    async with gateway(answers(ok(b"{}"), seen)) as g:
+        head = b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\n" + UPGRADE
+        for key, status in ((b"k", b"200"), (b"other", b"401")):
+            protocols = b"sec-websocket-protocol: realtime, openai-insecure-api-key.%b\r\n\r\n" % key
+            assert (await g.raw(head + protocols))[9:12] == status
+        assert b"sec-websocket-protocol: realtime\r\n" in seen[0][0]
 
 
-def test_a_realtime_session_names_its_model() -> None:
-    async def main() -> None:
-        async with gateway(answers(ok(b"{}"))) as g:
-            head = b"GET /v1/realtime HTTP/1.1\r\nhost: g\r\n" + UPGRADE
-            answer = await g.raw(head + b"authorization: Bearer k\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 400")
-            assert b'"missing_required_parameter"' in answer
-            assert g.dispatcher.log == []
-
-    run(main())
+@in_loop
+async def test_a_realtime_session_names_its_model() -> None:
+    async with gateway(answers(ok(b"{}"))) as g:
+        head = b"GET /v1/realtime HTTP/1.1\r\nhost: g\r\n" + UPGRADE
+        answer = await g.raw(head + b"authorization: Bearer k\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b'"missing_required_parameter"' in answer
+        assert g.dispatcher.log == []
