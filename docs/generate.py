@@ -25,10 +25,10 @@ from trimtab.domain.allocator import JobNeed
 from trimtab.domain.needs import Host, Need, names_of
 from trimtab.engine.provided import LIVE_RUN, SIMULATOR
 from trimtab.experiments import compare as comparing
+from trimtab.experiments.colocation.shared_kind import SHARED_METRICS
+from trimtab.experiments.colocation.shared_scenario import SharedScenario
 from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import scenario_schema
-from trimtab.experiments.shared.shared_kind import SHARED_METRICS
-from trimtab.experiments.shared.shared_scenario import SharedScenario
 from trimtab.experiments.training.training_scenario import TrainingScenario
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bench.shared_cluster import KEPT, WAYS, page
 
+from trimtab.experiments.colocation.sharing_policies import find_sharing
 from trimtab.experiments.kinds import load_any
-from trimtab.experiments.shared.sharing_policies import find_sharing
 
 
 def test_the_page_has_means_and_intervals_of_each_way() -> None:

@@ -12,7 +12,7 @@ from trimtab.domain.allocator import Allocator
 from trimtab.domain.parameters import base_type, check_parameters, is_declared, kind_text, kinds_of
 from trimtab.domain.policy import Policy
 from trimtab.errors import UsageError
-from trimtab.experiments.shared.sharing_policies import SHARINGS
+from trimtab.experiments.colocation.sharing_policies import SHARINGS
 from trimtab.policies import find, names, policy_class
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.training.allocator_catalogue import (

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from trimtab.cli import completion
+from trimtab.experiments.colocation.shared_scenario import SHARED_NODES
 from trimtab.experiments.scenario import builtin_names
-from trimtab.experiments.shared.shared_scenario import SHARED_NODES
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS
 from trimtab.metrics import METRICS
 from trimtab.policies import names

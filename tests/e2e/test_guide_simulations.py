@@ -260,7 +260,7 @@ CHECKS: dict[str, Check | str] = {
     "ten-minutes: import trimtab as tt": ten_minutes,
     "training: # my_allocator.py": own_allocator,
     "training: faults:": training_faults,
-    "training: jobs:": "experiments/shared/test_shared_cluster.py: it needs a published file",
+    "training: jobs:": "experiments/colocation/test_shared_cluster.py: it needs a published file",
     "training: types: {dgx: {accelerators: 8, memory_gib: 640, resources:": partitions,
     "training: types: {a100: {accelerators: 8, memory_gib: 640}}": training_cluster,
     "write-a-policy: # my_policy.py": decides_as("ShortestQueue", "least-connections"),

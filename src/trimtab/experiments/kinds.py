@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from trimtab.errors import TraceError, UsageError
+from trimtab.experiments.colocation.shared_scenario import SHARED_NODES
 from trimtab.experiments.compare.kind import I, Kind, PolicyTiming, R, S
 from trimtab.experiments.scenario.loader import REQUESTS
 from trimtab.experiments.scenario.scenario_files import (
@@ -23,7 +24,6 @@ from trimtab.experiments.scenario.scenario_files import (
 )
 from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
-from trimtab.experiments.shared.shared_scenario import SHARED_NODES
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS
 from trimtab.traces.read_jobs import holds_jobs
 
@@ -82,13 +82,13 @@ _KINDS: Final = (
         REQUESTS, "trimtab.experiments.serving.serving_kind:SERVING", lambda trace: not _holds_jobs(trace)
     ),
     _Registered(TRAINING_JOBS, "trimtab.experiments.training.training_kind:TRAINING_KIND", _holds_jobs),
-    _Registered(SHARED_NODES, "trimtab.experiments.shared.shared_kind:SHARED_KIND", lambda trace: False),
+    _Registered(SHARED_NODES, "trimtab.experiments.colocation.shared_kind:SHARED_KIND", lambda trace: False),
 )
 SCENARIO_FILES: Final = tuple(each.files for each in _KINDS)
 
 if TYPE_CHECKING:  # each is what the registry says it is
+    from trimtab.experiments.colocation.shared_kind import SHARED_KIND
     from trimtab.experiments.serving.serving_kind import SERVING
-    from trimtab.experiments.shared.shared_kind import SHARED_KIND
     from trimtab.experiments.training.training_kind import TRAINING_KIND
 
     _CHECKED: tuple[AnyScenarioKind, ...] = (SERVING, TRAINING_KIND, SHARED_KIND)

@@ -14,12 +14,12 @@ import yaml
 import trimtab as tt
 from support.shared_clusters import small_shared
 from trimtab.errors import PolicyError
+from trimtab.experiments.colocation.shared_kind import SHARED_KIND
 from trimtab.experiments.compare.pace import Expected, expected_of, left_s
 from trimtab.experiments.compare.task_pool import _next_task
 from trimtab.experiments.compare.tasks import Task, TaskResult, file_name, run_task
 from trimtab.experiments.compare.workfolder import Workfolder
 from trimtab.experiments.serving.serving_kind import SERVING
-from trimtab.experiments.shared.shared_kind import SHARED_KIND
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 
 TASK = Task(

@@ -2,8 +2,8 @@
 
 The loop of training jobs decides at the ends of rounds. Before each decision the simulation of requests goes
 on to that time, so that a way of sharing sees how full requests kept the nodes until then; after it, nodes
-that train take no more requests (`lent_nodes`), or guests slow the requests on them (`guests`). Neither side
-sees what is to come.
+that train take no more requests (`LoanedNodes`), or co-located jobs slow the requests on them
+(`ColocatedJobs`). Neither side sees what is to come.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from trimtab.domain.training_jobs import Flags, Workload
 from trimtab.engine import simulator
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
+from trimtab.experiments.colocation.request_side import RequestSide
+from trimtab.experiments.colocation.round_companions import ColocatedJobs, LoanedNodes, slow_downs
+from trimtab.experiments.colocation.shared_scenario import SharedScenario
+from trimtab.experiments.colocation.sharing_policies import MuxFlow, Sharing
 from trimtab.experiments.scenario.build import RunInputs
-from trimtab.experiments.shared.guests import Guests, slow_downs
-from trimtab.experiments.shared.lent_nodes import LentNodes
-from trimtab.experiments.shared.request_side import RequestSide
-from trimtab.experiments.shared.shared_scenario import SharedScenario
-from trimtab.experiments.shared.sharing_policies import MuxFlow, Sharing
 from trimtab.experiments.training.training_inputs import TrainingInputs, build_training
 from trimtab.experiments.training.training_scenario import GenerateServices, TrainingScenario
 from trimtab.metrics import Records, compute
@@ -112,7 +111,7 @@ def run_shared(inputs: SharedInputs, sharing: Sharing, mode: str = "auto") -> Sh
     if isinstance(sharing, MuxFlow):
         return _with_static(_hosted(inputs, sharing, mode), mode)
     side = request_side(inputs, mode)
-    nodes = LentNodes(side, sharing, scenario.round_s, scenario.return_s)
+    nodes = LoanedNodes(side, sharing, scenario.round_s, scenario.return_s)
     truth = inputs.training.model.truth()
     jobs = _trained(inputs, inputs.training.workload, scenario.train_with, truth, companion=nodes)
     nodes.finish()
@@ -124,7 +123,7 @@ def run_shared(inputs: SharedInputs, sharing: Sharing, mode: str = "auto") -> Sh
 
 
 def _hosted(inputs: SharedInputs, sharing: MuxFlow, mode: str) -> SharedRecords:
-    """Jobs are guests of requests."""
+    """Jobs are co-located with requests."""
     scenario, training = inputs.scenario, inputs.beside
     truth, workload = training.model.truth(), training.workload
     assert isinstance(truth, TableTruth)  # of generated jobs
@@ -140,11 +139,11 @@ def _hosted(inputs: SharedInputs, sharing: MuxFlow, mode: str) -> SharedRecords:
     )
     workload = replace(workload, services=loads)
     side = request_side(inputs, mode, slow_downs(inputs.rounds, inputs.n_nodes, scenario.round_s))
-    guests = Guests(side, loads, truth, training.nodes["gpus"].astype(np.int64), scenario.round_s)
-    jobs = _trained(inputs, workload, sharing.allocator(scenario.round_s), truth, companion=guests)
-    guests.finish()
-    hours = _one_gpu_hours(truth, jobs)  # each guest has one GPU
-    return SharedRecords(inputs, _records(inputs, side), jobs, guests.trains, hours, hours, math.nan)
+    colocated = ColocatedJobs(side, loads, truth, training.nodes["gpus"].astype(np.int64), scenario.round_s)
+    jobs = _trained(inputs, workload, sharing.allocator(scenario.round_s), truth, companion=colocated)
+    colocated.finish()
+    hours = _one_gpu_hours(truth, jobs)  # each co-located job has one GPU
+    return SharedRecords(inputs, _records(inputs, side), jobs, colocated.trains, hours, hours, math.nan)
 
 
 def _with_static(run: SharedRecords, mode: str) -> SharedRecords:
@@ -213,7 +212,7 @@ def _trained(
     truth: Truth,
     *,
     up: Flags | bool = True,
-    companion: LentNodes | Guests | None = None,
+    companion: LoanedNodes | ColocatedJobs | None = None,
 ) -> JobRecords:
     """The jobs, decided at the ends of rounds, to the end of the last round."""
     scenario, training = inputs.scenario, inputs.training

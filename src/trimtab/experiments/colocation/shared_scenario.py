@@ -50,4 +50,4 @@ class SharedScenario(ScenarioFile):
         return self
 
 
-SHARED_NODES: Final = ScenarioFiles(SharedScenario, "trimtab.experiments.shared", "requests and jobs")
+SHARED_NODES: Final = ScenarioFiles(SharedScenario, "trimtab.experiments.colocation", "requests and jobs")

@@ -13,10 +13,9 @@ import pytest
 from support.shared_clusters import small_shared
 from support.training_runs import write_pairs
 from trimtab.errors import ScenarioError, UsageError
-from trimtab.experiments.kinds import load_any
-from trimtab.experiments.shared import shared_run
-from trimtab.experiments.shared.shared_kind import SHARED_KIND
-from trimtab.experiments.shared.shared_run import (
+from trimtab.experiments.colocation import shared_run
+from trimtab.experiments.colocation.shared_kind import SHARED_KIND
+from trimtab.experiments.colocation.shared_run import (
     SharedInputs,
     SharedRecords,
     attained,
@@ -25,13 +24,14 @@ from trimtab.experiments.shared.shared_run import (
     static_attained,
     trained_on,
 )
-from trimtab.experiments.shared.sharing_policies import (
+from trimtab.experiments.colocation.sharing_policies import (
     Lending,
     MuxFlow,
     Static,
     canonical_sharing,
     find_sharing,
 )
+from trimtab.experiments.kinds import load_any
 
 
 @cache

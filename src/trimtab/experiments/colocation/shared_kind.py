@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from trimtab.errors import ScenarioError
+from trimtab.experiments.colocation.shared_run import SharedInputs, SharedRecords, run_shared
+from trimtab.experiments.colocation.shared_scenario import SHARED_NODES, SharedScenario
+from trimtab.experiments.colocation.sharing_policies import Sharing, canonical_sharing, find_sharing
 from trimtab.experiments.compare.kind import FigureChoice, Notice, PolicyTiming
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.serving.serving_kind import SERVING
-from trimtab.experiments.shared.shared_run import SharedInputs, SharedRecords, run_shared
-from trimtab.experiments.shared.shared_scenario import SHARED_NODES, SharedScenario
-from trimtab.experiments.shared.sharing_policies import Sharing, canonical_sharing, find_sharing
 from trimtab.experiments.training.training_bounds import job_table
 from trimtab.metrics import Metric, compute
 from trimtab.training.compilation import compile_planning
