@@ -24,6 +24,7 @@ from trimtab.gateway.nodes.node_state import (
     LEAVING,
     MAY_HAVE_RESTARTED,
     NEEDS_SLOW_START,
+    HealthEvent,
     Hold,
     NodeState,
 )
@@ -212,7 +213,7 @@ class Fleet:
         self._forget_timer(node, hold)
         state.holds[hold] = reason
         if hold in NEEDS_SLOW_START:
-            self._slow_start.stop(node, state)
+            self._slow_start.happened(HealthEvent.FAULT, node, state)
         if hold in MAY_HAVE_RESTARTED:
             if state.held_models:
                 state.held_models = set()
@@ -230,7 +231,7 @@ class Fleet:
         if state.holds.pop(hold, None) is None:
             return
         if hold in NEEDS_SLOW_START and not state.holds.keys() & NEEDS_SLOW_START:
-            self._slow_start.begin_trial(node, state)
+            self._slow_start.happened(HealthEvent.CLEARED, node, state)
         self._after(node, state, was_open=False)
 
     def hold_for(self, node: Node, hold: Hold, reason: str, for_s: float, tenant: str | None) -> None:
@@ -277,7 +278,7 @@ class Fleet:
 
     def end_trial(self, node: Node) -> None:
         """The node passed its trial: the ramp begins. Without a trial nothing happens."""
-        self._slow_start.passed(node, self.state(node))
+        self._slow_start.happened(HealthEvent.ANSWERED, node, self.state(node))
 
     @property
     def on_trial(self) -> AbstractSet[int]:
@@ -286,8 +287,7 @@ class Fleet:
 
     def skip_slow_start(self, node: Node) -> None:
         """Allow all its capacity at once: it never failed."""
-        self._slow_start.stop(node, self.state(node))
-        self._slow_start_changed(node)
+        self._slow_start.happened(HealthEvent.SKIPPED, node, self.state(node))
 
     def set_capacity(self, node: Node, max_requests: int) -> None:
         """Another capacity in requests, at least 1."""
@@ -407,6 +407,7 @@ class Fleet:
         state.source, state.remove_by_s = source, math.inf
         if was_gone:
             state.holds.clear()
+            self._slow_start.happened(HealthEvent.RETURNED, node, state)
             state.was_up = False
             state.listing, state.held_adapters, state.held_models = None, set(), _none_held(state.spec)
             state.write_health(node)
@@ -481,7 +482,7 @@ class Fleet:
             self._leaving = self.loop.call_later(_IDLE_LOOK_S, self._look_at_leaving)
 
     def _gone(self, node: Node, state: NodeState) -> None:
-        self._slow_start.stop(node, state)
+        self._slow_start.happened(HealthEvent.REMOVED, node, state)
         state.cancel_timers()
         self.tenant_holds.forget(node)
         state.holds = {Hold.REMOVED: "removed"}

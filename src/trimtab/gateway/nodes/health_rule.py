@@ -7,13 +7,20 @@ was stalled meanwhile.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trimtab.gateway.model import Attempt, Cause, Exchange, Node, Observer, Outcome
-from trimtab.gateway.nodes.node_state import RATE_LIMITED_STATUS, NodeState, cause_of_status
+from trimtab.gateway.nodes.node_state import (
+    RATE_LIMITED_STATUS,
+    TRANSITIONS,
+    Effect,
+    HealthEvent,
+    NodeState,
+    Phase,
+    cause_of_status,
+)
 from trimtab.gateway.stalled_streams import StallDetector
 
 Success = tuple[Exchange, Attempt]
@@ -130,7 +137,10 @@ class SlowStartOptions:
 
 
 class SlowStart:
-    """Trials and ramps. `changed(node)` is called whenever a node may take more or fewer requests."""
+    """Carries out the transitions of nodes' health: trials and ramps.
+
+    `changed(node)` is called whenever a node may take more or fewer requests.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: SlowStartOptions, changed: Callable[[Node], None]
@@ -142,35 +152,34 @@ class SlowStart:
         """The part of its capacity that a node may use, 0..1; 0 = one request, on trial."""
         if state.is_on_trial:
             return 0.0
-        if self._options.slow_start_s <= 0:
+        if state.phase is not Phase.RAMP or self._options.slow_start_s <= 0:
             return 1.0
         part = (now_s - state.ramp_from_s) / self._options.slow_start_s
         return min(1.0, max(self._options.least_ramp_frac, part))
 
-    def begin_trial(self, node: Node, state: NodeState) -> None:
-        """Allow one request; the ramp follows after `trial_s` without a failure, or a call of `passed`."""
-        self.stop(node, state)
-        state.ramp_from_s = math.inf
-        self.on_trial.add(node.idx)
-        state.ramp_timer = self._loop.call_later(self._options.trial_s, self.passed, node, state)
-        self._changed(node)
-
-    def passed(self, node: Node, state: NodeState) -> None:
-        """The node passed its trial: the ramp begins. Without a trial nothing happens."""
-        if state.is_on_trial:
-            state.ramp_from_s = self._loop.time()
-            self.on_trial.discard(node.idx)
-            self._step(node, state, 0)
-
-    def stop(self, node: Node, state: NodeState) -> None:
-        """End trial and ramp: the node may use all its capacity."""
-        self.on_trial.discard(node.idx)
-        state.ramp_from_s = -math.inf
+    def happened(self, event: HealthEvent, node: Node, state: NodeState) -> None:
+        """Follow the table of transitions."""
+        state.phase, effect = TRANSITIONS[state.phase][event]
+        if effect is Effect.NONE:
+            return
         state.cancel_slow_start()
+        self.on_trial.discard(node.idx)
+        if effect is Effect.BEGIN_RAMP:
+            state.ramp_from_s = self._loop.time()
+            self._step(node, state, 0)
+        elif effect is Effect.BEGIN_TRIAL:
+            self.on_trial.add(node.idx)
+            wait_s = self._options.trial_s
+            state.ramp_timer = self._loop.call_later(wait_s, self.happened, HealthEvent.ANSWERED, node, state)
+        if effect in (Effect.BEGIN_TRIAL, Effect.STOP_AND_TELL):
+            self._changed(node)
 
     def _step(self, node: Node, state: NodeState, step: int) -> None:
         state.cancel_slow_start()
-        self._changed(node)
-        if step < self._options.ramp_steps and self._options.slow_start_s > 0:
+        is_last = step >= self._options.ramp_steps or self._options.slow_start_s <= 0
+        if is_last:
+            self.happened(HealthEvent.RAMPED, node, state)
+        else:
             wait_s = self._options.slow_start_s / self._options.ramp_steps
             state.ramp_timer = self._loop.call_later(wait_s, self._step, node, state, step + 1)
+        self._changed(node)

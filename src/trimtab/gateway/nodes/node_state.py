@@ -1,4 +1,7 @@
-"""The state of one node: the reasons why it gets no work, and its slow start.
+"""The state of one node: the reasons why it gets no work, and its health as a state machine.
+
+A node gets work while no `Hold` is set. How much it gets is its `Phase`; `TRANSITIONS` says which event leads
+from which phase to which, and with what effect. The table is drawn in docs/guides/serve.md.
 
 The meaning of a node's error status: whether the node is at fault, or the request.
 
@@ -68,6 +71,59 @@ MAY_HAVE_RESTARTED = frozenset({Hold.CHECKS, Hold.BREAKER})  # the process may b
 NEEDS_SLOW_START = frozenset({Hold.CHECKS, Hold.BREAKER, Hold.OUTLIER})  # after these a node starts slowly
 
 
+class Phase(Enum):
+    """How much work a node gets while nothing holds it."""
+
+    FULL = "full"  # all its capacity
+    FAULTY = "faulty"  # nothing: a hold of NEEDS_SLOW_START is set
+    TRIAL = "trial"  # one request
+    RAMP = "ramp"  # a part of its capacity that grows
+    GONE = "gone"  # nothing: it was removed
+
+
+class HealthEvent(Enum):
+    """What happens to a node's health."""
+
+    FAULT = "fault"  # a hold of NEEDS_SLOW_START begins
+    CLEARED = "cleared"  # the last such hold ends
+    ANSWERED = "answered"  # a good answer, or trial_s without a failure
+    RAMPED = "ramped"  # the last step of the ramp is done
+    SKIPPED = "skipped"  # it never failed, it only started late
+    REMOVED = "removed"
+    RETURNED = "returned"  # its source names it again
+
+
+class Effect(Enum):
+    """What a transition does besides changing the phase."""
+
+    NONE = "none"
+    STOP = "stop"  # cancel the timer of trial and ramp
+    STOP_AND_TELL = "stop and tell"  # likewise, and tell that it may take more
+    BEGIN_TRIAL = "begin trial"  # start the timer of the trial, and tell
+    BEGIN_RAMP = "begin ramp"  # start the steps of the ramp, and tell
+
+
+_F, _E = Phase, HealthEvent
+_STAY: Final = {phase: dict.fromkeys(HealthEvent, (phase, Effect.NONE)) for phase in Phase}
+_LIVE: Final = {  # in every phase but GONE
+    _E.FAULT: (_F.FAULTY, Effect.STOP),
+    _E.SKIPPED: (_F.FULL, Effect.STOP_AND_TELL),
+    _E.REMOVED: (_F.GONE, Effect.STOP),
+}
+TRANSITIONS: Final[dict[Phase, dict[HealthEvent, tuple[Phase, Effect]]]] = {
+    _F.FULL: _STAY[_F.FULL] | _LIVE,
+    _F.FAULTY: _STAY[_F.FAULTY]
+    | _LIVE
+    | {
+        _E.CLEARED: (_F.TRIAL, Effect.BEGIN_TRIAL),
+        _E.SKIPPED: (_F.FAULTY, Effect.STOP_AND_TELL),
+    },
+    _F.TRIAL: _STAY[_F.TRIAL] | _LIVE | {_E.ANSWERED: (_F.RAMP, Effect.BEGIN_RAMP)},
+    _F.RAMP: _STAY[_F.RAMP] | _LIVE | {_E.RAMPED: (_F.FULL, Effect.NONE)},
+    _F.GONE: _STAY[_F.GONE] | {_E.RETURNED: (_F.FULL, Effect.NONE)},
+}
+
+
 @dataclass(slots=True, eq=False)
 class NodeState:
     """The fleet's own state of one node, besides the shared `Node`."""
@@ -82,7 +138,8 @@ class NodeState:
     holds: dict[Hold, str] = field(default_factory=dict)  # with the reason in words
     until_s: dict[Hold, float] = field(default_factory=dict)
     timers: dict[Hold, asyncio.TimerHandle] = field(default_factory=dict)
-    ramp_from_s: float = float("-inf")  # when its ramp began; inf = on trial
+    phase: Phase = Phase.FULL
+    ramp_from_s: float = float("-inf")  # when its last ramp began
     ramp_timer: asyncio.TimerHandle | None = None
     was_up: bool = False  # it has answered since it was added
     fails_checks: bool = False  # its last check
@@ -97,7 +154,7 @@ class NodeState:
     @property
     def is_on_trial(self) -> bool:
         """Whether the node must answer one request before it gets more."""
-        return self.ramp_from_s == float("inf")
+        return self.phase is Phase.TRIAL
 
     def held(self) -> set[str]:
         """Adapters, and models where these are loaded and unloaded, that the node is known to hold."""
