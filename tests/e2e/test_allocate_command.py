@@ -12,7 +12,7 @@ import pytest
 import trimtab
 from support.replay_profiles import write_application
 from support.training_runs import LEVELS, RATE_PER_S
-from trimtab.cli.allocation_server import AllocationServer
+from trimtab.cli.allocate_command import AllocationServer
 from trimtab.errors import UsageError
 from trimtab.experiments.training.allocate import Decisions
 

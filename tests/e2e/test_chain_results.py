@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trimtab.chains.run_state import State
-from trimtab.cli.chain_progress import left_text
+from trimtab.cli.chain_tables import left_text
 
 STAGES = """
 import subprocess

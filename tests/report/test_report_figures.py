@@ -9,8 +9,7 @@ import pytest
 from support.synthetic import POLICIES, comparison, random_curves
 from trimtab.metrics import Estimate
 from trimtab.report.data_figures import arrival_rate, size_histogram
-from trimtab.report.figure_parts import log_ticks
-from trimtab.report.palette import inks
+from trimtab.report.figure_parts import inks, log_ticks
 from trimtab.report.policy_figures import load_lines, metric_bars, trade_off
 from trimtab.report.time_figures import completion_cdf, latency_over_time, queue_length, utilisation_heatmap
 

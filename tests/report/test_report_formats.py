@@ -5,8 +5,15 @@ import math
 import pytest
 
 from trimtab.metrics import METRICS, Estimate
-from trimtab.report.metric_groups import OTHER, headline_metrics, metric_groups
-from trimtab.report.number_formats import percent_text, style_of, time_unit, title_of
+from trimtab.report.number_formats import (
+    OTHER,
+    headline_metrics,
+    metric_groups,
+    percent_text,
+    style_of,
+    time_unit,
+    title_of,
+)
 
 NAN = math.nan
 

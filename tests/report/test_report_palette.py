@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.synthetic import POLICIES
-from trimtab.report.palette import COLOURS, NEUTRAL, PAGE_DARK, PAGE_LIGHT, faint, inks
+from trimtab.report.figure_parts import COLOURS, NEUTRAL, PAGE_DARK, PAGE_LIGHT, faint, inks
 
 SIMULATIONS = {  # severity 1.0, on linear RGB
     "normal": np.eye(3),

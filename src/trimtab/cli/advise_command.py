@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from trimtab.cli.help_texts import examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, spinner
 from trimtab.cli.shared_options import (
     Json,

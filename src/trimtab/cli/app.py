@@ -34,9 +34,9 @@ from trimtab.cli import (
     train_command,
     warmup_command,
 )
-from trimtab.cli.completion_options import INSTALL, SHOW, install_for, show, with_shells
-from trimtab.cli.help_texts import EXIT_CODES, FLAG, INTERRUPTED, examples
+from trimtab.cli.completion import INSTALL, SHOW, install_for, show, with_shells
 from trimtab.cli.missing_extras import missing_extra
+from trimtab.cli.option_groups import EXIT_CODES, FLAG, INTERRUPTED, examples
 from trimtab.errors import MissingExtra, TrimtabError
 from trimtab.version import __version__
 

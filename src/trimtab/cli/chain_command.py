@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli import chain_look_command, chain_run_command
-from trimtab.cli.help_texts import examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
 from trimtab.cli.shared_options import Json, Quiet, ScenarioOptions, TraceRows, policy_option, read_ahead
 from trimtab.words import counted

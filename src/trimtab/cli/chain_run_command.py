@@ -14,7 +14,7 @@ import typer
 
 from trimtab.chains.run_defaults import DEFAULT_POLICY
 from trimtab.cli.chain_prediction import SIMULATED, Prediction, check_prediction, predict
-from trimtab.cli.help_texts import FAILED, FLAG, USAGE, examples
+from trimtab.cli.option_groups import FAILED, FLAG, USAGE, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
 
@@ -281,7 +281,7 @@ def _finished(
     quiet: bool,
 ) -> int:
     """Write results as they come; returns how many inputs failed."""
-    from trimtab.cli.chain_progress import shown_progress
+    from trimtab.cli.chain_tables import shown_progress
 
     n_failed, is_lines = 0, not _is_table(out)
     lines = out if is_lines else None

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help_texts import FLAG, examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import FLAG, examples, grouped
 from trimtab.cli.output import note, note_folded, note_written, print_json, stdout_console
 from trimtab.cli.runs_progress import RunsReporter, runs_progress
 from trimtab.cli.shared_options import (

@@ -23,7 +23,7 @@ STEP_PERCENT = 25  # between two lines of progress where there is no terminal
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object to stdout, and nothing else."""
-    from trimtab.report.json_text import json_text
+    from trimtab.report.packed_text import json_text
 
     print(json_text(value), end="")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help_texts import examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import print_json, show, stdout_console
 from trimtab.cli.shared_options import Json
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.help_texts import DIFFERS, examples
+from trimtab.cli.option_groups import DIFFERS, examples
 from trimtab.cli.output import note, note_written, print_json
 from trimtab.cli.runs_progress import runs_progress
 from trimtab.cli.shared_options import Json, Quiet, Simulations, out_option

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.help_texts import examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, note_written, print_json, progress_bar, show
 from trimtab.cli.shared_options import (
     Json,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help_texts import examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import print_json, show
 from trimtab.cli.shared_options import Json
 from trimtab.words import counted

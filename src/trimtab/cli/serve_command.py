@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.help_texts import FLAG, examples
+from trimtab.cli.option_groups import FLAG, examples
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Quiet, policy_option
 from trimtab.words import counted

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help_texts import FLAG
+from trimtab.cli.option_groups import FLAG
 from trimtab.cli.output import note, progress_bar
 from trimtab.cli.table_options import TableOptions
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.help_texts import examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where, write_yaml
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, policies_option, read_ahead, with_rows
 from trimtab.cli.table_options import TableOptions

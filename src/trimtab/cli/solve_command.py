@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.help_texts import FLAG, examples
+from trimtab.cli.option_groups import FLAG, examples
 from trimtab.cli.output import print_json, show, spinner
 from trimtab.cli.shared_options import Json, Quiet
 from trimtab.words import counted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trimtab.cli.help_texts import FLAG
+from trimtab.cli.option_groups import FLAG
 
 if TYPE_CHECKING:
     from trimtab.traces import TraceMapping

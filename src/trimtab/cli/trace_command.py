@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.help_texts import examples
-from trimtab.cli.option_groups import grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
 from trimtab.cli.table_options import TableOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion, train_commands_to_runs
-from trimtab.cli.help_texts import FAILED, FLAG, examples
+from trimtab.cli.option_groups import FAILED, FLAG, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Json, Quiet, check_resume, resumable
 
@@ -119,7 +119,7 @@ def _choice(
 
 
 def _run(chosen: RunChoice, journal: Path | None, begun: Callable[[str], None], *, quiet: bool) -> RunOutcome:
-    from trimtab.cli.train_progress import shown_jobs
+    from trimtab.cli.train_tables import shown_jobs
     from trimtab.clusters.backends import slot_source
     from trimtab.training.runner.run_ledger import default_runs
     from trimtab.training.runner.train_jobs import train_jobs

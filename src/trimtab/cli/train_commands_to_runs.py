@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.help_texts import examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import note
 
 if TYPE_CHECKING:

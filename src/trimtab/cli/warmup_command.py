@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.help_texts import FLAG, examples
+from trimtab.cli.option_groups import FLAG, examples
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Json, Quiet
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
 from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
 from trimtab.metrics.chain_metrics import StageSummary
-from trimtab.report import stage_figures
+from trimtab.report import time_figures
 from trimtab.report.curve_cards import GANTT, wide
 from trimtab.report.fragments import FigureCard, grouped_rows, notes, section, stat
 from trimtab.report.page import Page, html_of
@@ -60,8 +60,8 @@ def chain_run_page(timeline: RunTimeline, made_at: datetime | None = None) -> st
             )
         body += section("stages", "Stages", "", wide(WAITS), grouped_rows(_groups(timeline), {}))
         figures = {
-            GANTT.id: stage_figures.stage_gantt(timeline_table(timeline)),
-            WAITS.id: stage_figures.waits_by_stage(waits_by_stage(timeline)),
+            GANTT.id: time_figures.stage_gantt(timeline_table(timeline)),
+            WAITS.id: time_figures.waits_by_stage(waits_by_stage(timeline)),
         }
     return html_of(Page(f"{record.chain}: {record.id}", lead, head, body, figures))
 

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.report.figure_parts import Floats, add_line, float32, log_ticks, new_figure, scaled, use_log_axis
+from trimtab.report.figure_parts import (
+    NEUTRAL,
+    Floats,
+    add_line,
+    float32,
+    inks,
+    log_ticks,
+    new_figure,
+    scaled,
+    use_log_axis,
+)
 from trimtab.report.number_formats import time_unit
-from trimtab.report.palette import NEUTRAL, inks
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -3,20 +3,27 @@
 Each figure is complete by itself, for a notebook; the page changes the theme, and shows one legend
 and one choice of policy for all. Plotly is imported on first use. Values are float32 or whole percent in
 bytes, which keeps the page small.
+
+One colour and dash per policy, the same in every figure.
+
+The colours keep the hues of Okabe & Ito ("Color universal design", 2008), moved until each has a contrast of
+at least 3:1 on the light and on the dark page, and any two differ by at least .08 in OKLab with normal sight
+and under simulated protanopia, deuteranopia and tritanopia (G. M. Machado et al., IEEE TVCG 15(6), 2009).
+A colour stands for the policy that dispatches; a dash tells its orders apart, and a second round of colours.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.metrics import Metric
+from trimtab.metrics import Estimate, Metric
 from trimtab.report.number_formats import title_of, with_unit
-from trimtab.report.palette import Ink
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -100,3 +107,67 @@ def log_ticks(values: Floats) -> dict[str, Any]:
         "tickvals": ticks,
         "ticktext": [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks],
     }
+
+
+_LEAST_FRAC: Final = 0.01  # of the mean, where an interval is cut that reaches zero: a log axis has no zero
+
+
+class Band(NamedTuple):
+    """Means and the ends of their intervals, each [estimates]."""
+
+    mean: npt.NDArray[np.float64]
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+
+def interval_band(estimates: Sequence[Estimate], unit: str, factor: float) -> Band:
+    """The band of estimates times a factor, cut above zero, and at 100 % where the unit is a fraction."""
+    mean = factor * np.array([e.mean for e in estimates])
+    half = factor * np.array([e.ci95 or 0.0 for e in estimates])
+    most = factor if unit == "frac" else np.inf
+    return Band(mean, np.maximum(mean - half, _LEAST_FRAC * mean), np.minimum(mean + half, most))
+
+
+COLOURS: Final = (
+    "#1861D5",
+    "#B14D23",
+    "#009E61",
+    "#E763AC",
+    "#1798FF",
+    "#BA7817",
+    "#886062",
+    "#6A5D9C",
+)
+DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+NEUTRAL: Final = "#7A7F87"  # of what is no policy, such as the lower bound
+PAGE_LIGHT, PAGE_DARK = "#ffffff", "#171a21"  # what figures lie on
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """Colour and dash of a policy."""
+
+    colour: str
+    dash: str
+
+
+def inks(policies: Sequence[str]) -> dict[str, Ink]:
+    """Ink of each policy, in the given order."""
+    bases = list(dict.fromkeys(_base(policy) for policy in policies))
+    used: dict[str, int] = {}
+    result = {}
+    for policy in policies:
+        colour = COLOURS[bases.index(_base(policy)) % len(COLOURS)]
+        result[policy] = Ink(colour, DASHES[used.get(colour, 0) % len(DASHES)])
+        used[colour] = used.get(colour, 0) + 1
+    return result
+
+
+def _base(policy: str) -> str:
+    return policy.partition("+")[0]
+
+
+def faint(colour: str, opacity_frac: float) -> str:
+    """The `#rrggbb` colour with transparency."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity_frac})"

@@ -17,10 +17,9 @@ from trimtab.report.comparison_columns import (
     metric_column,
     shown_name,
 )
-from trimtab.report.metric_groups import metric_groups
-from trimtab.report.number_formats import style_of, title_of
+from trimtab.report.figure_parts import Ink, inks
+from trimtab.report.number_formats import metric_groups, style_of, title_of
 from trimtab.report.paired import Verdict, against_best
-from trimtab.report.palette import Ink, inks
 from trimtab.words import counted
 
 if TYPE_CHECKING:

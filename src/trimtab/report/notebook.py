@@ -15,10 +15,9 @@ from trimtab.report.comparison_columns import (
     metric_column,
     shown_name,
 )
-from trimtab.report.metric_groups import headline_metrics
-from trimtab.report.number_formats import with_unit
+from trimtab.report.number_formats import headline_metrics, with_unit
 from trimtab.report.paired import Verdict
-from trimtab.report.summary_rows import run_groups
+from trimtab.report.text_tables import run_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison

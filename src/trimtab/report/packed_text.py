@@ -5,10 +5,28 @@ The page unpacks them with `unpacked` of assets/page.js. A script of 1.5 MB take
 
 from __future__ import annotations
 
+import json
+import math
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """One JSON object as text; nan and infinity become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 _FIRST, _LEFT_OUT = ord("#"), ord("<")  # 85 characters from "#" to "x", without "<"
 _PLACES = 85 ** np.arange(4, -1, -1, dtype=np.int64)

@@ -15,9 +15,8 @@ import numpy as np
 
 from trimtab.errors import MissingExtra, UsageError
 from trimtab.report.comparison_columns import named_metrics
-from trimtab.report.interval_band import interval_band
+from trimtab.report.figure_parts import inks, interval_band
 from trimtab.report.number_formats import style_of, title_of, with_unit
-from trimtab.report.palette import inks
 from trimtab.report.whole_files import write_bytes
 from trimtab.words import counted
 

@@ -13,17 +13,20 @@ from trimtab.metrics import Estimate
 from trimtab.report.figure_parts import (
     BAR_PX,
     BARS_BASE_PX,
+    NEUTRAL,
     Floats,
+    Ink,
     add_line,
     axis_title,
+    faint,
     float32,
+    inks,
+    interval_band,
     new_figure,
     scaled,
     use_log_axis,
 )
-from trimtab.report.interval_band import interval_band
 from trimtab.report.number_formats import style_of
-from trimtab.report.palette import NEUTRAL, Ink, faint, inks
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

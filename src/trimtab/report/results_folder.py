@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trimtab.report.comparison_page import comparison_page
-from trimtab.report.json_text import json_text
+from trimtab.report.packed_text import json_text
 from trimtab.report.run_page import run_page
 from trimtab.report.whole_files import part_of, refusals_of, size_bytes, stage_bytes, write_text
 

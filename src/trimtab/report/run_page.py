@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate
 from trimtab.metrics.chain_metrics import RunPath, StageSummary, bottleneck_text, entering_frac
-from trimtab.report import stage_figures, time_figures
+from trimtab.report import time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
 from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
 from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
-from trimtab.report.summary_rows import run_groups
+from trimtab.report.text_tables import run_groups
 
 if TYPE_CHECKING:
     from trimtab.experiments.serving.run import Run
@@ -43,7 +43,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
     )
     drawn = curve_figures(curves, SERVING.items) | {"heat": time_figures.utilisation_heatmap(curves)}
     if run.stages is not None:
-        drawn |= {GANTT.id: stage_figures.stage_gantt(run.stages)}
+        drawn |= {GANTT.id: time_figures.stage_gantt(run.stages)}
     head = {
         "Policy": run.policy,
         "Seed": str(run.seed),

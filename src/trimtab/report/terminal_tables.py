@@ -22,10 +22,9 @@ from trimtab.report.comparison_columns import (
     named_metrics,
     shown_name,
 )
-from trimtab.report.metric_groups import headline_metrics
-from trimtab.report.number_formats import load_text
+from trimtab.report.number_formats import headline_metrics, load_text
 from trimtab.report.paired import Verdict
-from trimtab.report.summary_rows import metric_row, run_groups, trace_groups
+from trimtab.report.text_tables import metric_row, run_groups, trace_groups
 from trimtab.words import counted
 
 if TYPE_CHECKING:

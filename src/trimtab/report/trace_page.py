@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trimtab.report import data_figures
 from trimtab.report.fragments import FigureCard, grid, grouped_rows, section
 from trimtab.report.page import Page, html_of
-from trimtab.report.summary_rows import trace_groups
+from trimtab.report.text_tables import trace_groups
 from trimtab.report.whole_files import write_text
 from trimtab.words import counted
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from support.train_runs import job, jobs_text, last_state
 from trimtab.cli.app import app
-from trimtab.cli.train_progress import jobs_table
+from trimtab.cli.train_tables import jobs_table
 from trimtab.training.runner import run_ledger, train_jobs
 from trimtab.training.runner.live_job import JobRow, LiveJob
 
