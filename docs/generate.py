@@ -32,7 +32,7 @@ from trimtab.experiments.scenario import scenario_schema
 from trimtab.experiments.training.training_scenario import TrainingScenario
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
-from trimtab.gateway.config.policy_needs import GATEWAY
+from trimtab.gateway.config.policies import GATEWAY
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names, policy_class
 from trimtab.traces import TraceMapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trimtab.jobs import JobResult, JobSpec, JobState, job_rows
 from trimtab.jobs.store.database import make_engine
-from trimtab.jobs.store.migrate import migrate
+from trimtab.jobs.store.job_store import migrate
 
 SPEC = JobSpec(
     tenant="a",

@@ -22,10 +22,9 @@ from trimtab.domain.requests import Status
 from trimtab.engine.driver import Driver
 from trimtab.engine.host_mode import REPLAYED
 from trimtab.errors import PolicyError, UsageError
-from trimtab.live.backend import Backend, Workers
 from trimtab.live.clock import Clock, VirtualClock
 from trimtab.live.planner import InlinePlanner
-from trimtab.live.runner import LiveRunner, run_live
+from trimtab.live.runner import Backend, LiveRunner, Workers, run_live
 from trimtab.policies.catalogue import find
 
 C = cluster(3, slots=2, queue_max=2)

@@ -7,7 +7,7 @@ import pytest
 
 from support.gap_oracle import check_by_trying, random_problem
 from trimtab.solvers import AssignmentProblem, Status, assignment_problem, solve
-from trimtab.solvers.scaling import scaling_of
+from trimtab.solvers.solve import scaling_of
 
 
 def in_units(problem: AssignmentProblem, value: float, amount: float) -> AssignmentProblem:

@@ -86,7 +86,6 @@ def allocate(
     ] = None,
 ) -> None:
     """Print how many GPUs a policy gives each training job now, where and why, as JSON."""
-    from trimtab.cli.allocate_command import answer_lines
     from trimtab.experiments.training.allocate import Decisions
     from trimtab.traces.read_jobs import read_jobs
 
@@ -108,7 +107,6 @@ def allocate(
 
 
 def _serve(decisions: Any, address: str) -> None:
-    from trimtab.cli.allocate_command import PATH, AllocationServer
 
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) > 65535:

@@ -16,7 +16,7 @@ from support.databases import Postgres
 from trimtab.errors import UsageError
 from trimtab.jobs import JobStore, StoreNewer, StoreUnavailable
 from trimtab.jobs.store.database import make_engine
-from trimtab.jobs.store.migrate import migrate
+from trimtab.jobs.store.job_store import migrate
 from trimtab.jobs.store.processes import sign_of_life
 from trimtab.jobs.store.schema import REVISION, metadata, processes
 

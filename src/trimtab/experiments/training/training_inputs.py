@@ -5,23 +5,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.domain.job_places import JobPlaces, NodeOffer, misfit, places_of
+from trimtab.domain.job_places import JobAsk, JobPlaces, NodeOffer, misfit, places_of
 from trimtab.domain.service_loads import PairSpeeds
-from trimtab.domain.training_jobs import Floats, Ints, Records, Workload, gpu_nodes
+from trimtab.domain.training_jobs import Floats, Ints, Records, ServiceLoads, Workload, gpu_nodes
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
-from trimtab.experiments.training.service_inputs import SERVICE, with_services
 from trimtab.experiments.training.training_environment import generated_pairs, limited, quota_gpus_of
 from trimtab.experiments.training.training_scenario import (
     GenerateJobs,
+    GenerateServices,
     JobsSection,
     JobTrace,
     TrainingScenario,
@@ -30,6 +31,49 @@ from trimtab.traces.read_jobs import JobTable, Zero, asks_of, read_jobs
 from trimtab.traces.scaling_profiles import scaling_table
 from trimtab.training.job_models import JobModel, TableJobs
 from trimtab.words import counted
+
+SERVICE: Final = "online-service"  # name of their model
+_DAY_S: Final = 86_400.0
+
+
+def with_services(workload: Workload, services: GenerateServices, seed: int) -> Workload:
+    """The workload with services that begin with its first job, each at another time of its day."""
+    n, first_s = services.count, float(workload.submit_s[0])
+    phase_s = np.random.default_rng([seed, 3]).uniform(0.0, _DAY_S, n)
+    given: dict[str, Any] = {
+        "submit_s": first_s,
+        "deadline_s": np.inf,
+        "model_idx": workload.model_names.index(SERVICE),
+        "gpus_requested": 1,
+        "gpus_min": 1,
+        "gpus_max": 1,
+        "batch": 1.0,
+        "work": np.inf,
+        "declared_work": np.inf,
+        "duration_s": np.nan,
+        "priority": 1,
+        "tenant_idx": 0,
+        "preemptible": False,
+        "scales": False,
+    }
+    columns: dict[str, Any] = {
+        name: np.concatenate([np.full(n, value, getattr(workload, name).dtype), getattr(workload, name)])
+        for name, value in given.items()
+    }
+    assert {f.name for f in fields(workload)} - set(given) == {
+        "name", "job_ids", "model_names", "tenant_names", "pinned", "services", "asks", "columns"
+    }  # fmt: skip
+    if workload.pinned is not None:
+        columns["pinned"] = np.concatenate([np.zeros(n, np.bool_), workload.pinned])
+    loads = ServiceLoads(
+        is_service=np.arange(n + len(workload)) < n,
+        phase_s=np.concatenate([phase_s, np.zeros(len(workload))]),
+        least=services.load_least,
+        most=services.load_most,
+    )
+    ids = tuple(f"service-{i}" for i in range(n))
+    asks = (JobAsk(),) * n + workload.asks if workload.asks else ()
+    return replace(workload, job_ids=ids + workload.job_ids, services=loads, asks=asks, **columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,10 @@ from trimtab.gateway.config.maintenance import (
     TelemetrySpec,
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
-from trimtab.gateway.config.policies import Policies, PolicyChoice, Shadow
-from trimtab.gateway.config.policy_needs import (
+from trimtab.gateway.config.policies import (
+    Policies,
+    PolicyChoice,
+    Shadow,
     degraded,
     need_field_errors,
     needs_met_by,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import random
+import struct
 import time
 import uuid
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +19,30 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from trimtab.gateway.demo.pictures import base64_png
+SIDE_PIXELS = 64  # the longer side of what is really made
+
+
+def base64_png(prompt: str, width: int, height: int) -> str:
+    """A picture of this shape, made small, in base64."""
+    scale = SIDE_PIXELS / max(width, height, SIDE_PIXELS)
+    columns, rows = max(1, round(width * scale)), max(1, round(height * scale))
+    digest = hashlib.sha256(prompt.encode()).digest()
+    pixels = b"".join(b"\0" + _colour(digest, row / rows) * columns for row in range(rows))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(pixels)),
+        (b"IEND", b""),
+    )
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, *zip(*chunks, strict=True)))).decode()
+
+
+def _colour(digest: bytes, down_frac: float) -> bytes:
+    return bytes(round(a + (b - a) * down_frac) for a, b in zip(digest[:3], digest[3:6], strict=True))
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
 
 PREFILL_S = 0.0002  # per prompt token, at speed 1
 OUTPUT_S = 0.01  # per output token, at speed 1
