@@ -87,8 +87,8 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
     store = {"url": f"sqlite:///{folder / 'store.db'}", "results_folder": str(folder / "results")}
     chosen = {"nodes": nodes, "store": store, "queue": {"max_wait_s": 20}, "limits": limits}
     config = GatewayConfig.model_validate({"insecure_no_auth": True} | chosen)
-    gateway, sock = Gateway(config, asyncio.get_running_loop()), listening()
     service = JobService(config)
+    gateway, sock = Gateway(config, asyncio.get_running_loop(), jobs=service), listening()
     async with opened(gateway, service, sock) as (changes, keys):
         served = Served(gateway, service, changes, keys, f"http://127.0.0.1:{sock.getsockname()[1]}")
         await until(lambda: not gateway.unready_reason)

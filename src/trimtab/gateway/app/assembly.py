@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
@@ -24,7 +24,9 @@ from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.grouped_requests import GroupedRequests
+from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.http.request import IncomingExchange
+from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.model import (
     Kind,
     LoadEvent,
@@ -42,6 +44,7 @@ from trimtab.gateway.nodes.planned_outages import Maintenance
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.record.recorder import NodeEvents
 from trimtab.gateway.tenancy.tenants import Tenants
 
@@ -75,9 +78,10 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         *,
         environ: Mapping[str, str] = os.environ,
-        observers: tuple[Observer, ...] = (),
+        jobs: JobService | None = None,
     ) -> None:
         self.config, self.loop = config, loop
+        self._jobs = jobs  # None: jobs are not kept
         self._begun_with = config  # the values of keys that a reload cannot change
         self.environ = environ
         self._created = int(time.time())
@@ -98,9 +102,6 @@ class Gateway:
         )
         self._spans = self._new_spans()
         self.admission = self._new_admission()
-        self.jobs_answer: Any = None  # jobs.service.JobService.answer, once jobs are kept
-        self.job_counts: dict[str, int] = {}
-        self._further = observers
         self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
         self.plane = DataPlane(
             make_context(
@@ -206,6 +207,8 @@ class Gateway:
         self._use_grouping(config)
         self._know_models()
         self._log_policy_notes()
+        if self._jobs is not None:
+            self._jobs.declare(config)
         for tell in self.on_reloaded:
             tell(config)
         changed = sorted(
@@ -223,7 +226,14 @@ class Gateway:
             parts.append(self.recorder)
         if self._spans is not None:
             parts.append(self._spans)
-        return (*parts, *self._further)
+        if self._jobs is not None:
+            parts.append(UsageObserver(self._jobs.usage))
+        return tuple(parts)
+
+    @property
+    def job_counts(self) -> dict[str, int]:
+        """Jobs by state."""
+        return {} if self._jobs is None else self._jobs.counts
 
     def _shadow(self) -> str:
         return "" if self.config.shadow is None else self.config.shadow.policy
@@ -287,6 +297,7 @@ class Gateway:
             ready=self.dispatcher.registry.ready,
             tokens=self.dispatcher.registry.tokens,
             count_usage=True,
+            jobs=self._jobs is not None,
             now_s=self.loop.time,
         )
         self.admission = admission
@@ -375,10 +386,9 @@ class Gateway:
             if exchange.tenant is not None and (rules := exchange.tenant.rules) is not None:
                 rows = {name: row for name, row in rows.items() if rules.allows(name)}
             return model_list.answer(rows, path_id(endpoint, exchange.path))
-        if self.jobs_answer is None:
+        if self._jobs is None:
             return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
-        answered: LocalAnswer | Refusal = await self.jobs_answer(exchange, body)
-        return answered
+        return await self._jobs.answer(cast(ProxiedExchange, exchange), body)
 
 
 def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:

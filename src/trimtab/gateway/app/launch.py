@@ -12,10 +12,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
+from trimtab.gateway.app.process_memory import collect_later
 from trimtab.gateway.config import GatewayConfig, Overrides
 from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import HostPort
-from trimtab.gateway.process_memory import collect_later
 from trimtab.gateway.tenancy.tenants import ShownKeys, with_new_keys
 
 if TYPE_CHECKING:

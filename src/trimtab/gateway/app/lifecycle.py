@@ -19,12 +19,11 @@ from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.app.config_mapping import prices_of
 from trimtab.gateway.app.gateway_control import GatewayControl, Reload
 from trimtab.gateway.app.node_changes import NodeChanges
+from trimtab.gateway.app.process_memory import freeze
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.job_api.node_runner import Surroundings
 from trimtab.gateway.observe.logs import LoopErrors, set_up_logs
-from trimtab.gateway.observe.usage_observer import UsageObserver
-from trimtab.gateway.process_memory import freeze
 from trimtab.gateway.tenancy.run_time_keys import RunTimeKeys
 from trimtab.gateway.tenancy.shared_limits import SharedLimits
 
@@ -46,7 +45,7 @@ async def run_process(
     set_up_logs(config.telemetry.log_format)
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
-    gateway = Gateway(config, asyncio.get_running_loop(), observers=(UsageObserver(service.usage),))
+    gateway = Gateway(config, asyncio.get_running_loop(), jobs=service)
     async with opened(gateway, service, sockets.clients) as (changes, keys):
         control = GatewayControl(gateway, reload, service, changes, keys)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
@@ -93,9 +92,6 @@ async def opened(
     try:
         around = surroundings(gateway, service)
         await service.open(gateway.dispatcher, around, gateway.admission, gateway.plane.context.observers)
-        gateway.jobs_answer, gateway.job_counts = service.answer, service.counts
-        gateway.admission.jobs = True
-        gateway.on_reloaded.append(service.declare)
         await changes.open()
         await keys.open()
         if gateway.config.limits.shared:
