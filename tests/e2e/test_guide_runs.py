@@ -25,8 +25,8 @@ from support.guide_examples import (
 from support.train_runs import WORKER, last_state
 from trimtab.chains import Session, StageNode, run
 from trimtab.chains.chain_files import load_chain
-from trimtab.clusters.backends import slot_source
 from trimtab.clusters.in_process import InProcess
+from trimtab.clusters.slot_sources import slot_source
 from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.train_jobs import RunChoice, train_jobs
 

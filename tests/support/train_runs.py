@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.clusters.backends import slot_source
+from trimtab.clusters.slot_sources import slot_source
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, decided_by
 from trimtab.training.runner.job_list import job_list_of

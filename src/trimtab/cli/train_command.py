@@ -120,7 +120,7 @@ def _choice(
 
 def _run(chosen: RunChoice, journal: Path | None, begun: Callable[[str], None], *, quiet: bool) -> RunOutcome:
     from trimtab.cli.train_tables import shown_jobs
-    from trimtab.clusters.backends import slot_source
+    from trimtab.clusters.slot_sources import slot_source
     from trimtab.training.runner.run_ledger import default_runs
     from trimtab.training.runner.train_jobs import train_jobs
 

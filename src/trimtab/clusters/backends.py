@@ -9,9 +9,6 @@ from typing import Any, Final
 
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import StageBackend, StageNode
-from trimtab.training.runner.node_process import ThisMachine
-from trimtab.training.runner.node_programs import SlotSource
-from trimtab.training.runner.run_ledger import HERE
 
 GROUP: Final = "trimtab.backends"  # of entry points
 _OWN: Final = {
@@ -63,18 +60,3 @@ def pool_of(text: str) -> dict[str, list[StageNode]]:
     """One node of so many workers, as an option of backends. For one for each core: no option."""
     least, most = worker_counts(text)
     return {"nodes": [StageNode("local", slots=most, slots_min=least)]} if most else {}
-
-
-def slot_source(on: str) -> SlotSource:
-    """The source of this name; ray://… is the address of a Ray cluster.
-
-    Raises UsageError for an unknown name, MissingExtra if it needs what is not installed.
-    """
-    if on == HERE:
-        return ThisMachine()
-    name, is_address, _ = on.partition("://")
-    if name != "ray":
-        raise UsageError("no such place", field="--on", value=on, expected=f"{HERE}, ray, or ray://HOST:PORT")
-    from trimtab.clusters.ray.ray_slots import RaySlots
-
-    return RaySlots(on if is_address else None)

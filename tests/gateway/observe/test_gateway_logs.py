@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway.observe_builders import make_exchange
 from trimtab.gateway.model import Endpoint, Kind, Outcome, Usage
-from trimtab.gateway.nodes import fleet, polling
+from trimtab.gateway.nodes import fleet, periodic
 from trimtab.gateway.observe.logs import ROOT, RequestLog, Which, redacted, set_up_logs
 
 
@@ -111,7 +111,7 @@ def test_what_the_gateways_own_modules_log_comes_out_in_this_form_without_secret
     stream = io.StringIO()
     set_up_logs("json", stream=stream)
     fleet.logger.info("node a: up")
-    polling.logger.error("cannot look at %s", "postgresql://user:SECRET123@db/x")
+    periodic.logger.error("cannot look at %s", "postgresql://user:SECRET123@db/x")
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert (first["event"], first["level"]) == ("node a: up", "info")
     assert (second["level"], "SECRET123" in second["event"]) == ("error", False)

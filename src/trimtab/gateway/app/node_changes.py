@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from trimtab.errors import UsageError
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.jobs import JobStore, StoreUnavailable
 from trimtab.jobs.store.schema import node_changes
 

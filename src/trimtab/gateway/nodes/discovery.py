@@ -17,7 +17,7 @@ from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address, AllowedNetworks, Resolver, beside, parse_base, resolve
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.validation.yaml_text import document, read_yaml
 
 Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError

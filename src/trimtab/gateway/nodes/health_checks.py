@@ -21,7 +21,7 @@ from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.node_calls import Page, ProbeClient, UnansweredError
 from trimtab.gateway.nodes.node_spec import Listing
 from trimtab.gateway.nodes.node_state import LEAVING, Hold
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 
 _DEFAULT_PATH, _LIST_PATH = "/health", "/v1/models"
 _MISSING = (404, 405, 501)

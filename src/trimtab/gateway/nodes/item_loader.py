@@ -20,7 +20,7 @@ from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.load_hooks import HookCall, ItemHooks, LoadHooks
 from trimtab.gateway.nodes.node_calls import HookClient, HookError
 from trimtab.gateway.nodes.node_state import MAY_HAVE_RESTARTED
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 
 logger = logging.getLogger(__name__)
 

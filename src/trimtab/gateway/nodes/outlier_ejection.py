@@ -23,7 +23,7 @@ from trimtab.gateway.model import Attempt, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_rule import HealthRule, Success
 from trimtab.gateway.nodes.node_state import Hold
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.nodes.tenant_holds import TenantFailures, name_of, sole
 
 _Found = tuple[str, str | None]  # a reason, and the tenant that alone has met it

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import Hold
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 
 GIB: Final = float(1 << 30)
 LARGE_BYTES: Final = 1 << 20  # smaller bodies fit the buffers of the sockets and are no transfers

@@ -25,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from trimtab.errors import ConfigError
 from trimtab.gateway.config.keys import BudgetSpec, KeySpec, RunTimeKeySpec, run_time_key
 from trimtab.gateway.model import Refusal
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.tenancy.tenants import KeyRules, Prices, RunTimeTenant, Tenants, new_key
 from trimtab.jobs import JobStore, StoreUnavailable
 from trimtab.jobs.store.schema import api_keys, usage

@@ -18,7 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from trimtab.gateway.model import Tenant
-from trimtab.gateway.nodes.polling import PeriodicTask
+from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.gateway.tenancy.tenant_limits import Elsewhere, Limits, Taken
 from trimtab.jobs import JobStore, StoreUnavailable
 from trimtab.jobs.store.database import database_now_s, upsert
