@@ -203,3 +203,10 @@ def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -
     assert run("chosen", NUMBA_CPU_NAME="generic") == "[8, 10] [0, 0]"  # another processor was asked for
     (tmp_path / "numbers_of.py").write_text("STEP = 4\n")
     assert run("elsewhere") == "[9, 10] [0, 1]"  # what differs from the shipped is compiled
+    assert run("updated") == "[9, 10] [0, 1]"
+    for file in next((tmp_path / "elsewhere").glob("kernels-*")).iterdir():
+        shutil.copyfile(file, package / folder.name / file.name)  # a newer package, with both versions
+    (tmp_path / "updated" / folder.name / "other").touch()
+    for file in (tmp_path / "updated" / folder.name).glob("users.first*"):
+        file.unlink()
+    assert run("updated") == "[9, 10] [1, 1]"  # a folder that is there gets what it lacks

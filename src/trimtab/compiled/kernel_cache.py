@@ -58,30 +58,33 @@ _SHIPPED_FOLDER = _shipped_folder()  # at import: numba reads its settings when 
 def cache_folder() -> Path:
     """The folder of kernels compiled for this machine; a temporary folder if that one is not writable.
 
-    A new folder begins with the shipped kernels, where they were made for the same versions of the libraries.
+    Shipped kernels are copied into it, where they were made for the same versions of the libraries.
     """
     folder = cache_root() / f"kernels-{machine()}"
-    shipped = _SHIPPED_FOLDER / folder.name if _SHIPPED_FOLDER else None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if shipped is not None and shipped.is_dir() and not folder.exists():
-            _copy_whole(shipped, folder)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(folder)
     except OSError:
         folder = _private_folder() / folder.name
         folder.mkdir(exist_ok=True)
+    if _SHIPPED_FOLDER is not None:
+        with contextlib.suppress(OSError):  # a full disk: what is lacking is compiled, and not kept
+            _add_missing(_SHIPPED_FOLDER / folder.name, folder)
     return folder
 
 
-def _copy_whole(source: Path, target: Path) -> None:
-    """Copy a folder under another name, then rename it: other processes see all of it or nothing."""
-    part = Path(tempfile.mkdtemp(prefix=target.name, dir=target.parent))
-    shutil.copytree(source, part, dirs_exist_ok=True)
-    with contextlib.suppress(OSError):  # another process was first
-        os.replace(part, target)
-    shutil.rmtree(part, ignore_errors=True)
+def _add_missing(shipped: Path, folder: Path) -> None:
+    """Copy the kernels that a folder lacks: the code of each before its index, by which it is found."""
+    if not shipped.is_dir():
+        return
+    has = set(os.listdir(folder))
+    for index in shipped.glob("*.nbi"):
+        if index.name not in has:
+            for source in (*shipped.glob(f"{index.stem}.*.nbc"), index):
+                part = folder / f"{source.name}.{os.getpid()}"
+                shutil.copyfile(source, part)
+                part.replace(folder / source.name)
 
 
 def _private_folder() -> Path:
