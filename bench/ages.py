@@ -33,10 +33,7 @@ SOURCES = {
     "solvers": ("solvers",),
     "training": TRAINING,
 }
-RESULTS = {
-    "simulator": "results.json",
-    "performance-models": "performance_models.json",
-}  # else named as the page
+RESULTS = {"simulator": "results", "performance-models": "performance_models"}  # others: as the page
 _AGE = re.compile(r"\n\*(?:Measured at|Measured before|Measured now)[^\n]*\*\n")
 
 
@@ -51,15 +48,18 @@ def _git(*arguments: str) -> str:
 
 def fingerprint(name: str, commit: str) -> str:
     """Twelve hex digits of a page's sources at a commit; rooms that were not there yet count as none."""
-    trees = [
-        _git("rev-parse", "--verify", "--quiet", f"{commit}:src/trimtab/{room}") for room in SOURCES[name]
-    ]
-    return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:12]
+    trees = _git("ls-tree", "-d", commit, "--", *(f"src/trimtab/{room}" for room in SOURCES[name]))
+    return hashlib.sha256(trees.encode()).hexdigest()[:12]
+
+
+def results_of(name: str) -> Path:
+    """The file of a page's figures."""
+    return ROOT / "bench" / f"{RESULTS.get(name, name)}.json"
 
 
 def age(name: str) -> str:
     """One line about the age of a page's figures; empty where git does not know."""
-    results = f"bench/{RESULTS.get(name, name)}.json"
+    results = str(results_of(name))
     head = _git("rev-parse", "--short", "HEAD")
     if head and _git("status", "--porcelain", "--", results):
         return f"*Measured now, on commit {head} with what was not committed.*"
@@ -74,9 +74,9 @@ def age(name: str) -> str:
 def aged(page: Path, text: str) -> str:
     """The text of a page with its age under the title; unchanged where git does not know it."""
     line = age(page.stem) if page.stem in SOURCES and page.parent == PAGES else ""
-    return (
-        re.sub(r"(^# [^\n]*\n)", rf"\1\n{line}\n", _AGE.sub("", text), count=1, flags=re.M) if line else text
-    )
+    if not line:
+        return text
+    return re.sub(r"(^# [^\n]*\n)", rf"\1\n{line}\n", _AGE.sub("", text), count=1, flags=re.M)
 
 
 def without_age(page: Path) -> str:

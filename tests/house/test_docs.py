@@ -117,6 +117,7 @@ def test_pages_of_measurements_tell_their_age() -> None:
     assert names == set(ages.SOURCES)
     for name in names:
         assert re.search(r"^\*Measured (before|at|now)", (ages.PAGES / f"{name}.md").read_text(), re.M), name
+        assert ages.results_of(name).exists(), name
     rooms = {room for found in ages.SOURCES.values() for room in found}
     assert [room for room in rooms if not (PACKAGE / room).is_dir()] == []
 
