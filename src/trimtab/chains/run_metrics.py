@@ -8,7 +8,7 @@ from typing import Final
 
 from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_state import ChainRun, State
-from trimtab.live.prometheus_metrics import Family, Row, Table, counter, gauge, histogram
+from trimtab.live.metric_family import Family, Row, Table, counter, gauge, histogram
 from trimtab.live.stage_backend import Outcome
 
 SERVICE_BOUNDS_S: Final = (

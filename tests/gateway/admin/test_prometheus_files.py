@@ -26,7 +26,7 @@ from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
 from trimtab.gateway.observe.metric_store import FAMILIES
-from trimtab.live.prometheus_metrics import Type
+from trimtab.live.metric_family import Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")

@@ -10,7 +10,8 @@ from prometheus_client.registry import Collector
 
 from trimtab.gateway.observe.metric_store import FAMILIES, MetricStore
 from trimtab.gateway.observe.summaries import balance, node_use, resource_balance
-from trimtab.live.prometheus_metrics import Table, prometheus_metric
+from trimtab.live.metric_family import Table
+from trimtab.live.prometheus_metrics import prometheus_metric
 from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,7 +12,7 @@ from typing import Final
 from trimtab.gateway.nodes.node_resources import ResourceUse
 from trimtab.gateway.observe.window import SECONDS_KEPT, Second
 from trimtab.gateway.stalled_streams import GAP_BOUNDS_S
-from trimtab.live.prometheus_metrics import Family, Row, Table, counter, gauge, histogram
+from trimtab.live.metric_family import Family, Row, Table, counter, gauge, histogram
 
 ERROR_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 

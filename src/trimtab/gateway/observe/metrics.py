@@ -38,7 +38,7 @@ from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.usage_observer import uncounted_reason
 from trimtab.gateway.observe.window import Second
 from trimtab.gateway.stalled_streams import StreamGaps
-from trimtab.live.prometheus_metrics import Row
+from trimtab.live.metric_family import Row
 from trimtab.version import __version__
 
 OTHER: Final = "other"

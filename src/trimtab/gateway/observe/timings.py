@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.gateway.observe.metric_store import ERROR_BOUNDS, MetricStore
 from trimtab.gateway.observe.window import Buckets, Second, buckets_of
 from trimtab.gateway.stalled_streams import GAP_BOUNDS_S, StreamGaps
-from trimtab.live.prometheus_metrics import DURATION_BOUNDS_S
+from trimtab.live.metric_family import DURATION_BOUNDS_S
 from trimtab.metrics.run_records import FloatArray
 
 MOST_NOTED: Final = 4096  # answers
