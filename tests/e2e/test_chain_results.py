@@ -38,7 +38,9 @@ def chain_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in done.stderr.splitlines() if line.startswith("input ")]
+    """Messages about inputs; a dot that a worker has just printed stands before one at times."""
+    lines = (line.lstrip(".") for line in done.stderr.splitlines())
+    return [line for line in lines if line.startswith("input ")]
 
 
 @pytest.mark.parametrize("on", ["processes", "in-process"])

@@ -21,10 +21,11 @@ async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.parametrize("frac", [0.2, 0.0])
 @in_loop
 async def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: float) -> None:
-    gone = asyncio.Event()
+    came, gone = asyncio.Event(), asyncio.Event()
 
     async def frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
+        came.set()
         await reader.read()  # until the gateway gives it up
         gone.set()
 
@@ -34,6 +35,7 @@ async def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: flo
         await until(lambda: plane.notes.n_started)
         exchange = plane.notes.begun[0]
         await until(lambda: exchange.attempts[0].sent_s)
+        await came.wait()
         assert exchange.move(exchange.attempts[0]) is (frac > 0)
         assert not exchange.move(Attempt(exchange.attempts[0].node, 0.0))
         if frac:
