@@ -95,7 +95,7 @@ class Policy:
         `ranking` holds records (node_idx, score): `ranking[i] = j` names node j, `ranking.score[i]` is read
         by a host that compares held requests. Policies read the nodes as `ranking.node_idx[i]`.
 
-        0 holds the request in the central queue; -r rejects it for reason r (`decision.Reason`).
+        0 holds the request in the central queue; -r rejects it for reason r (`requests.Reason`).
         """
         raise NotImplementedError
 

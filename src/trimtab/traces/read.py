@@ -47,7 +47,7 @@ class Trace:
     """A trace that was read.
 
     Attributes:
-        table: the request table (see `columns.COLUMNS`), sorted by arrival, options applied.
+        table: the request table (see `formats.COLUMNS`), sorted by arrival, options applied.
         format: name of the format it was read as.
         file: where it came from.
         rows_in_file: requests in the file, dropped ones included.

@@ -1,7 +1,7 @@
 """Estimates a request's work from its facts, with all constants of these estimates.
 
 The units are those of recorded traces, where these have units: output tokens + 0.05 × prompt tokens for a
-language model, steps × images (of 1024 × 1024) for an image model. `decide.estimates` learns the seconds per
+language model, steps × images (of 1024 × 1024) for an image model. `decide.learning` learns the seconds per
 unit.
 """
 

@@ -9,7 +9,7 @@ breaker.
 One request never pauses several nodes, and never one for long: it may itself be what they refuse. Only the
 first node that is too busy for a request is paused for it, and `Retry-After` is obeyed once another request
 in a row was refused too. What only one tenant was refused is a pause for this tenant (`nodes.tenant_holds`).
-A 429 pauses nothing, unless the node says that it is about itself (`nodes.status_causes`).
+A 429 pauses nothing, unless the node says that it is about itself (`nodes.node_state`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `store.migrate` hands over."""
+"""Alembic's entry: runs the migrations on the connection that `store.job_store` hands over."""
 
 from alembic import context
 
