@@ -268,6 +268,29 @@ def test_an_allocator_that_stalls_holds_up_nothing(
     assert 0 < sum(last_state(tmp_path, run.name, "first")["counts"]) < 80_000
 
 
+def test_a_run_whose_jobs_are_done_waits_for_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last job ends while its allocator decides about it: the end of its process is no failure."""
+    policy = tmp_path / "late.py"
+    policy.write_text(
+        "import dataclasses, time\n"
+        "from trimtab.domain.allocator import Allocator\n"
+        "from trimtab.training.allocators.fifo import Fifo\n"
+        "class Late(Allocator):\n"
+        "    def init(self, cluster, n_jobs):\n"
+        "        return []\n"
+        "    def allocate(self, jobs, cluster, now_s, speed, memory):\n"
+        "        memory.append(now_s)\n"
+        "        if len(memory) > 1:\n"
+        "            time.sleep(3600)\n"
+        "        found = Fifo().allocate(jobs, cluster, now_s, speed, memory)\n"
+        "        return dataclasses.replace(found, wake_s=now_s + 0.05)\n"
+    )
+    monkeypatch.setattr("trimtab.training.runner.train_jobs.SIMULATED_S", 1.0)  # it stalls there, too
+    assert train(tmp_path, f"{policy}:Late", job("only", 80, "--step-s", 0.01)).state == "done"
+
+
 def test_an_allocator_that_fails_is_named_and_the_jobs_are_kept(tmp_path: Path) -> None:
     policy = tmp_path / "broken.py"
     policy.write_text(

@@ -203,7 +203,7 @@ class TrainingHost:
         try:
             self._decisions.decided(asked, await self._deciding.decide(asked))
         except TrimtabError as error:
-            if not self._is_stopping:  # else it may be the end of the process that decides
+            if not (self._is_stopping or self._is_over()):  # else the process that decides may have ended
                 self.stop(error)
             return
         finally:
