@@ -42,7 +42,8 @@ from trimtab.engine.bound_state import (
     python_state,
 )
 from trimtab.engine.decision_budget import DecisionBudget
-from trimtab.engine.loop import CALL_RAISED, advance, begin
+from trimtab.engine.held_work import CALL_RAISED
+from trimtab.engine.loop import advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
 from trimtab.engine.rollout_state import place_requests

@@ -7,7 +7,7 @@ from typing import Any
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.view import Plan
 from trimtab.engine.batches import queue_at
-from trimtab.engine.loop import central_key
+from trimtab.engine.held_work import central_key
 from trimtab.engine.nodes import queue_key
 from trimtab.engine.queues import drop_first_of, enqueue, first_of, n_central
 from trimtab.engine.state import State

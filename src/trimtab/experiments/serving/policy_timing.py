@@ -18,7 +18,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import View
 from trimtab.engine.calls import dispatch_at, plan_at, state_at
 from trimtab.engine.driver import Driver
-from trimtab.engine.loop import decide
+from trimtab.engine.held_work import decide
 from trimtab.engine.simulator import run
 from trimtab.engine.state import State
 from trimtab.experiments.compare.kind import PolicyTiming
