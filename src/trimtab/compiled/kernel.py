@@ -87,6 +87,15 @@ def helper(function: F | None = None, *, inline: bool = False) -> Any:
     return Helper(function, targetoptions=options, pipeline_class=LinkOnlyCompiler)
 
 
+_INDEX_BITS = (1 << 31) - 1  # mask with enough bits for every index
+
+
+@helper(inline=True)
+def plain(i: int) -> int:
+    """A non-negative index in a form that compilers see as non-negative: kernels then skip wraparound."""
+    return i & _INDEX_BITS
+
+
 def is_kernel(function: object) -> bool:
     """Whether `function` was marked with `@kernel` (or compiled by numba itself)."""
     return isinstance(function, CPUDispatcher)

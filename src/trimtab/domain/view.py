@@ -13,12 +13,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.arrays import RecordField, allocate, array
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 
 BACKGROUND = -(1 << 20)  # work of this priority or less only fills spare capacity
 PINNED_RUNNING = 2  # `pinned` of work that already runs there, when a host continues with another state
 MAX_RANKED = 8  # candidates that one decision may name
-_INDEX_BITS = (1 << 31) - 1  # mask with enough bits for every index
 UNLIMITED = 1 << 30  # "no bound" for queue lengths
 
 CONTEXT = np.dtype(
@@ -207,12 +206,6 @@ class Needs(NamedTuple):
 def report_age_s(view: View, j: int) -> float:
     """Age of what node j reported of the use of its resources; 0 = it is current."""
     return float(max(0.0, view.context.now_s - view.use_reported_s[j]))
-
-
-@helper(inline=True)
-def plain(i: int) -> int:
-    """A non-negative index in a form that compilers see as non-negative: kernels then skip wraparound."""
-    return i & _INDEX_BITS
 
 
 @helper(inline=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.domain.options import Eviction
-from trimtab.domain.view import Plan, plain
+from trimtab.domain.view import Plan
 from trimtab.engine.state import State
 
 _GREEDY_DUAL_SIZE = int(Eviction.GREEDY_DUAL_SIZE)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Range
@@ -21,7 +21,6 @@ from trimtab.domain.view import (
     estimate_s,
     memory,
     needs_of,
-    plain,
     type_of_node,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of, plain
+from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of
 from trimtab.policies.shared.delivery import delivered_completion_s, round_trip_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_LINKS, NO_LOADS

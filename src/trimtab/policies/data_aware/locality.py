@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
@@ -23,7 +23,6 @@ from trimtab.domain.view import (
     memory,
     missing_load_s,
     needs_of,
-    plain,
     type_of_node,
 )
 from trimtab.policies.shared.delivery import round_trip_s

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper, kernel
+from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Natural, NonNegative
@@ -23,7 +23,6 @@ from trimtab.domain.view import (
     missing_load_s,
     needs_of,
     own_s,
-    plain,
     type_of_node,
 )
 from trimtab.policies.shared.delivery import round_trip_s

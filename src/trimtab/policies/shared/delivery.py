@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.domain.needs import Need
 from trimtab.domain.view import (
     Memory,
@@ -21,7 +21,6 @@ from trimtab.domain.view import (
     can_take,
     estimate_s,
     missing_load_s,
-    plain,
     type_of_node,
     zone_of_node,
 )

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.view import Memory, View, memory, plain
+from trimtab.domain.view import Memory, View, memory
 from trimtab.policies.shared.selection import AT_ONCE
 from trimtab.policies.shared.waits import OVERDUE_FRAC
 

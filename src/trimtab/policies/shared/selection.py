@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.compiled.numba_extras import lowest_bit
-from trimtab.domain.view import MAX_RANKED, View, can_take, plain
+from trimtab.domain.view import MAX_RANKED, View, can_take
 
 NOTES = 0  # in `memory.floats`: where notes begin, one per node
 AT_ONCE = 60  # numbers compared with a bound at once: one bit each of an integer

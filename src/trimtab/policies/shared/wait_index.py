@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.compiled.numba_extras import lowest_bit
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.view import Memory, View, estimate_s, plain
+from trimtab.domain.view import Memory, View, estimate_s
 from trimtab.policies.shared.node_words import (
     BUSY,
     CURSOR,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, plain
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.view import View, estimate_s, plain, type_of_node
+from trimtab.domain.view import View, estimate_s, type_of_node
 from trimtab.policies.shared.selection import notes_room
 
 
