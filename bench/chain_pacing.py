@@ -27,9 +27,10 @@ import numpy as np
 
 from trimtab.chains import Session, chain, stage
 from trimtab.chains.backend_cluster import cluster_of
+from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
-from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.run_state import ChainRun, Ending, RunOptions, State
+from trimtab.chains.stage_codes import codes_of, specs_of
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.domain.chains import Chains, new_stage_work, templates_of
@@ -98,19 +99,18 @@ def in_virtual_time(
 ) -> tuple[list[float], float]:
     """The same by the host, with simulated workers in virtual time."""
     stand_in = StandIn(lambda seconds, before=b"": seconds, size_bytes=OUTPUT_BYTES)
-    plan = planned(narrated)
     backend = SimulatedWorkers(
         nodes(),
-        {step.code_name: stand_in for step in plan.steps},
+        {step.code_name: stand_in for step in narrated.steps},
         {name: 1.0 / slow for name, slow in SLOWNESS.items()},
     )
 
     async def main() -> tuple[list[float], float]:
-        host = ChainHost([plan], backend, find(policy))
+        host = ChainHost([narrated], backend, find(policy))
         await host.open()
         try:
-            await ended(host, plan, np.zeros(len(WARMING)), np.tile(np.c_[WARMING], 3))
-            completions_s = await ended(host, plan, arrivals_s, seconds)
+            await ended(host, narrated, np.zeros(len(WARMING)), np.tile(np.c_[WARMING], 3))
+            completions_s = await ended(host, narrated, arrivals_s, seconds)
         finally:
             await host.close()
         return completions_s, float((arrivals_s + completions_s).max() - arrivals_s[0])
@@ -119,7 +119,7 @@ def in_virtual_time(
         return runner.run(main())
 
 
-async def ended(host: ChainHost, plan: ChainPlan, arrivals_s: np.ndarray, seconds: np.ndarray) -> list[float]:
+async def ended(host: ChainHost, chain: Chain, arrivals_s: np.ndarray, seconds: np.ndarray) -> list[float]:
     """Completion of each chain that arrives so long after now."""
     loop, completions_s = asyncio.get_running_loop(), [0.0] * len(arrivals_s)
     overs: list[asyncio.Future[State]] = []
@@ -129,7 +129,7 @@ async def ended(host: ChainHost, plan: ChainPlan, arrivals_s: np.ndarray, second
             completions_s[number] = ending.elapsed_s
 
         inputs = dict(zip(("first", "second", "third"), seconds[number].tolist(), strict=True))
-        run = ChainRun(str(number), plan, 0, RunOptions(), told, overs[number].set_result)
+        run = ChainRun(str(number), chain, 0, RunOptions(), told, overs[number].set_result)
         run.inputs = iter([(0, inputs)])
         host.add(run)
 
@@ -183,8 +183,7 @@ def eager(arrivals_s: np.ndarray, seconds: np.ndarray, choose: str) -> tuple[lis
 
 def in_simulator(arrivals_s: np.ndarray, seconds: np.ndarray) -> tuple[list[float], float]:
     """The same by the simulator, with the policy of the host."""
-    plan = planned(narrated)
-    cluster = cluster_of(nodes(), plan.codes(), {})
+    cluster = cluster_of(nodes(), codes_of(narrated), {})
     unit_s = np.array([[float(name[1:]) for name in cluster.type_names]] * 3)
     cluster = replace(cluster, fixed_s=np.zeros_like(unit_s), unit_s=unit_s)
     work, truth = new_work(CHAINS), np.zeros(CHAINS, TRUTH)
@@ -199,7 +198,7 @@ def in_simulator(arrivals_s: np.ndarray, seconds: np.ndarray) -> tuple[list[floa
     row_truth = np.zeros(CHAINS * 3, TRUTH)
     row_truth["units"], row_truth["factor"] = rows["units"], 1.0
     chains = Chains(
-        templates_of({plan.name: plan.specs()}),
+        templates_of({narrated.name: specs_of(narrated)}),
         np.zeros(CHAINS, np.int32),
         np.ones(CHAINS * 3, np.int32),
         rows,

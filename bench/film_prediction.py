@@ -19,7 +19,6 @@ from trimtab_film.film_chain import narrated_film
 
 from bench.page_command import save_figures
 from trimtab.chains import Session
-from trimtab.chains.plan import planned
 from trimtab.chains.run_costs import ChainCosts, workers_by_cost
 from trimtab.chains.run_reports import costs_of_run
 from trimtab.chains.session import RunHandle
@@ -51,7 +50,7 @@ def made(prompts: Sequence[str], journal: Path) -> tuple[str, dict[str, float]]:
 
 def predicted(prompts: Sequence[str], costs: ChainCosts) -> dict[str, float]:
     """What it would take in virtual time."""
-    backend = workers_by_cost(planned(narrated_film), NODES, {}, costs)
+    backend = workers_by_cost(narrated_film, NODES, {}, costs)
     with Session(narrated_film, on=backend) as session:
         return times(session.run(narrated_film, prompts))
 

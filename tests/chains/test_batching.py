@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from trimtab.chains import Session, StageContext, State, chain, run, stage
-from trimtab.chains.plan import planned
 from trimtab.chains.run_reports import timeline
+from trimtab.chains.stage_codes import codes_of
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
@@ -371,7 +371,7 @@ def test_what_a_batched_stage_cannot_be_is_refused() -> None:
         (gathered, "reads all outputs of a map"),
     ):
         with pytest.raises(ChainError, match=told):
-            planned(made).codes()
+            codes_of(made)
     with pytest.raises(ChainError, match=r"batch: out of range \(got 2\); expected 1 with speculate"):
         stage(batch=2, speculate=2.0)(len)
     with pytest.raises(ChainError, match="batch"):

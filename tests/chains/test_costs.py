@@ -10,7 +10,6 @@ import pytest
 
 from trimtab.chains import chain, stage
 from trimtab.chains.inputs import sizes
-from trimtab.chains.plan import planned
 from trimtab.chains.run_costs import Line
 
 
@@ -65,4 +64,4 @@ def test_no_estimate_is_negative() -> None:
 
 
 def test_sizes_are_known_where_the_chains_inputs_tell_them() -> None:
-    assert sizes(planned(film), {"text": "abcde", "steps": 30}) == [5.0, 30.0, 1.0]
+    assert sizes(film, {"text": "abcde", "steps": 30}) == [5.0, 30.0, 1.0]

@@ -14,7 +14,6 @@ import pytest
 
 from trimtab.chains import Session, StageContext, State, chain, stage
 from trimtab.chains.graph import Chain
-from trimtab.chains.plan import planned
 from trimtab.chains.run_reports import timeline
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
@@ -181,9 +180,8 @@ def test_instances_of_maps_go_on_by_themselves() -> None:
 def of(build: Any) -> dict[str, str]:
     """Which stage may follow which."""
     made: Chain = chain(build)
-    plan = planned(made)
-    names = [step.name for step in plan.steps]
-    return {names[k]: names[m] for k, m in enumerate(plan.following) if m >= 0}
+    names = [step.name for step in made.steps]
+    return {names[k]: names[m] for k, m in enumerate(made.following) if m >= 0}
 
 
 def test_only_what_reads_one_stage_alone_on_the_same_terms_may_follow() -> None:

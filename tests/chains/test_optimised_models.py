@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from trimtab.chains import Session, chain, optimised, stage
 from trimtab.chains.memo import fingerprint
-from trimtab.chains.plan import planned
 from trimtab.cli.app import app
 from trimtab.clusters.in_process import InProcess
 from trimtab.errors import ChainError, MissingExtra
@@ -216,13 +215,13 @@ def keeps(n: int) -> Any:
 
 
 def test_kept_results_of_a_plain_model_are_not_those_of_an_optimised_one() -> None:
-    (plain,) = planned(keeps).steps
+    (plain,) = keeps.steps
 
     @chain
     def keeps_fast(n: int) -> Any:
         return kept.options(optimise={"numbers": "int8"})(n)
 
-    (fast,) = planned(keeps_fast).steps
+    (fast,) = keeps_fast.steps
     assert fingerprint(plain) != fingerprint(fast)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from trimtab.chains import State, chain, run, stage
-from trimtab.chains.plan import planned
 from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.stage_limits import LimitedStages, StageLimit
 from trimtab.clusters.in_process import InProcess
@@ -94,17 +93,16 @@ class Host(SimpleNamespace):
     """Of one stage with a limit, over three inputs."""
 
     def __init__(self, limited: Any) -> None:
-        plan = planned(limited)
         runs = SimpleNamespace(lose=lambda *_: None, offer=lambda *turn: self.offered.append(turn))
         super().__init__(
-            steps=plan.steps,
+            steps=limited.steps,
             loop=SimpleNamespace(runs=runs),
             wake=lambda: None,
             offered=[],
             over=set(),
             at_s=0.0,
         )
-        run, progress = SimpleNamespace(plan=plan), SimpleNamespace(instances=lambda _: INSTANCES)
+        run, progress = SimpleNamespace(chain=limited), SimpleNamespace(instances=lambda _: INSTANCES)
         self.inputs: Any = [Input(run=run, number=number, progress=progress) for number in range(3)]
 
     def now_s(self) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from trimtab.chains.graph import Binding, Chain, Reads, StageCall, Value
+from trimtab.chains.graph import INPUT, Binding, Chain, Source, StageCall, Value, sources_in, values_in
 from trimtab.chains.stages import BUILDER, Stage, check_fits, item_type
 from trimtab.errors import ChainError
+from trimtab.live.stage_backend import Path
 
 
 class Builder:
@@ -17,23 +19,49 @@ class Builder:
 
     def __init__(self, name: str) -> None:
         self.name, self.steps = name, list[StageCall]()
+        self._number: dict[str, int] = {}  # of steps, by name
+        self._splits: list[list[Path]] = []  # of each step
+        self._tests: list[list[Path]] = []
+        self._input_splits: list[tuple[str, Path]] = []
 
     def add(
-        self, stage: Stage, bindings: Sequence[Binding], condition: Value | None, name: str = ""
+        self,
+        stage: Stage,
+        given: Mapping[str, Any],
+        each: Collection[str],
+        condition: Value | None,
+        name: str = "",
     ) -> Value:
-        """Add a step; returns its output."""
-        taken = {step.name for step in self.steps}
+        """Add a step; returns its output. `each` names the arguments that are read item by item."""
         wanted = name or stage.name
-        if name and name in taken:
+        if name and name in self._number:
             raise ChainError("two stages of one name", field=self.name, value=name)
         unique = wanted
         number = 2
-        while unique in taken:
+        while unique in self._number:
             unique, number = f"{wanted}_{number}", number + 1
-        step = StageCall(unique, stage, tuple(bindings), condition)
-        self._check(step)
-        self.steps.append(step)
-        return Value(unique, (), step.is_map, stage.hints.get("return", Any))
+        where = f"{self.name}.{unique}"
+        for parameter, value in given.items():
+            _check_type(stage, parameter, value, f"{where}.{parameter}", is_each=parameter in each)
+        arguments = tuple(
+            Binding(parameter, self._source(value, is_each=parameter in each))
+            if isinstance(value, Value)
+            else Binding(parameter, None, value)
+            for parameter, value in given.items()
+        )
+        is_map, tested, test = bool(each), None, -1
+        if condition is not None:
+            tested = self._source(condition, is_each=condition.is_map and is_map)
+            if tested.step != INPUT:
+                test = _position(self._tests[tested.step], tested.path)
+        after = self._after(where, sources_in(arguments, tested))
+        self._number[unique] = len(self.steps)
+        self.steps.append(
+            StageCall(unique, f"{self.name}/{unique}", stage, arguments, tested, test, is_map, after)
+        )
+        self._splits.append([])
+        self._tests.append([])
+        return Value(unique, (), is_map, stage.hints.get("return", Any))
 
     def takes(self, given: Iterable[Any]) -> bool:
         """Whether some argument is a value of a chain."""
@@ -41,40 +69,70 @@ class Builder:
 
     def called(self, stage: Stage, args: Sequence[Any], kwargs: Mapping[str, Any], condition: Any) -> Value:
         """Add a call of a stage."""
-        bound = bind(stage, args, kwargs, self.name)
-        return self.add(stage, [_binding(name, given) for name, given in bound.items()], condition)
+        return self.add(stage, bind(stage, args, kwargs, self.name), (), condition)
 
     def mapped(self, stage: Stage, items: Sequence[Any], shared: Mapping[str, Any], condition: Any) -> Value:
         """Add a map of a stage."""
         bound = bind(stage, items, shared, self.name)
-        bindings = []
-        for name, given in bound.items():
-            each = name not in shared
-            if each and not isinstance(given, Value):
+        each = [name for name in bound if name not in shared]
+        for name in each:
+            if not isinstance(bound[name], Value):
                 raise ChainError(
                     "maps over a constant", field=f"{self.name}.{stage.name}.{name}", expected="a value"
                 )
-            bindings.append(_binding(name, given, Reads.EACH if each else Reads.WHOLE))
-        return self.add(stage, bindings, condition)
+        return self.add(stage, bound, each, condition)
 
-    def _check(self, step: StageCall) -> None:
-        where, whole = f"{self.name}.{step.name}", dict[str, Reads]()
-        for binding in step.bindings:
-            value = binding.value
-            wanted = step.stage.hints.get(binding.parameter, Any)
-            if value is None:
-                check_fits(type(binding.constant), wanted, f"{where}.{binding.parameter}")
-                continue
-            if value.is_map and whole.setdefault(value.source, binding.reads) is not binding.reads:
+    def built(self, inputs: Mapping[str, Any], output: Any, defaults: Mapping[str, Any]) -> Chain:
+        """The chain, checked as a whole. Raises ChainError."""
+        if not self.steps:
+            raise ChainError("has no stages", field=self.name, expected="at least one")
+        if not any(value.source for value in values_in(output)):
+            raise ChainError("returns no output of a stage", field=self.name, value=output)
+        steps = [
+            replace(step, splits=tuple(self._splits[k]), tests=tuple(self._tests[k]))
+            for k, step in enumerate(self.steps)
+        ]
+        return Chain(self.name, inputs, tuple(steps), output, defaults, tuple(self._input_splits))
+
+    def _source(self, value: Value, *, is_each: bool) -> Source:
+        """What a step reads, by the number of the step that makes it."""
+        if value.source == "":
+            parameter, path = str(value.path[0]), value.path[1:]
+            split = _position(self._input_splits, (parameter, path)) if is_each else -1
+            return Source(INPUT, parameter, path, False, is_each, split)
+        step = self._number[value.source]
+        split = _position(self._splits[step], value.path) if is_each and not value.is_map else -1
+        return Source(step, "", value.path, value.is_map, is_each, split)
+
+    def _after(self, where: str, sources: Iterable[Source]) -> dict[int, bool]:
+        after: dict[int, bool] = {}
+        for source in sources:
+            each = source.each and source.is_map
+            if source.step != INPUT and after.setdefault(source.step, each) is not each:
                 raise ChainError(
-                    "reads a map both as a whole and item by item", field=where, value=value.source
+                    "reads a map both as a whole and item by item",
+                    field=where,
+                    value=self.steps[source.step].name,
                 )
-            given = value.type
-            if binding.reads is Reads.EACH and not value.is_map:
-                given = item_type(given, f"{where}.{binding.parameter}")
-            elif binding.reads is Reads.WHOLE and value.is_map:
-                given = list[given]  # type: ignore[valid-type]
-            check_fits(given, wanted, f"{where}.{binding.parameter}")
+        return after
+
+
+def _check_type(stage: Stage, parameter: str, given: Any, where: str, *, is_each: bool) -> None:
+    """Raise ChainError for an argument of another type than its parameter's."""
+    kind = type(given)
+    if isinstance(given, Value):
+        kind = given.type
+        if is_each and not given.is_map:
+            kind = item_type(kind, where)
+        elif given.is_map and not is_each:
+            kind = list[kind]  # type: ignore[valid-type]
+    check_fits(kind, stage.hints.get(parameter, Any), where)
+
+
+def _position(items: list[Any], item: Any) -> int:
+    if item not in items:
+        items.append(item)
+    return items.index(item)
 
 
 def bind(stage: Stage, args: Sequence[Any], kwargs: Mapping[str, Any], chain: str) -> dict[str, Any]:
@@ -103,12 +161,6 @@ def bind(stage: Stage, args: Sequence[Any], kwargs: Mapping[str, Any], chain: st
     return plain
 
 
-def _binding(name: str, given: Any, reads: Reads = Reads.WHOLE) -> Binding:
-    if isinstance(given, Value):
-        return Binding(name, given, None, reads)
-    return Binding(name, None, given)
-
-
 def chain(code: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:
     """Make a chain of a function that calls stages.
 
@@ -129,26 +181,6 @@ def chain(code: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:
             output = code(**{p: Value("", (p,), False, kind) for p, kind in inputs.items()})
         finally:
             BUILDER.reset(token)
-        return finished(Chain(title, inputs, tuple(builder.steps), output, defaults))
+        return builder.built(inputs, output, defaults)
 
     return built if code is None else built(code)
-
-
-def finished(chain: Chain) -> Chain:
-    """A chain that was checked as a whole. Raises ChainError."""
-    if not chain.steps:
-        raise ChainError("has no stages", field=chain.name, expected="at least one")
-    if not any(value.source for value in values_in(chain.output)):
-        raise ChainError("returns no output of a stage", field=chain.name, value=chain.output)
-    return chain
-
-
-def values_in(output: Any) -> list[Value]:
-    """The values in an output."""
-    if isinstance(output, Value):
-        return [output]
-    if isinstance(output, Mapping):
-        return [value for part in output.values() for value in values_in(part)]
-    if isinstance(output, list | tuple):
-        return [value for part in output for value in values_in(part)]
-    return []

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from trimtab.chains.building import Builder, bind, finished
-from trimtab.chains.graph import Binding, Chain, Reads, Value
+from trimtab.chains.building import Builder, bind
+from trimtab.chains.graph import Chain, Value
 from trimtab.chains.stages import OPTION_NAMES, Stage, StageOptions
 from trimtab.chains.url_stages import http_stage, openai_stage
 from trimtab.errors import ChainError, UsageError
@@ -109,7 +109,7 @@ class _FileBuilder:
         for name, step in self._spec.stages.items():
             self._values[name] = self._add(name, step)
         output = self._output(self._spec.output)
-        return finished(Chain(self._spec.name, inputs, tuple(self._builder.steps), output, defaults))
+        return self._builder.built(inputs, output, defaults)
 
     def _add(self, name: str, step: StepSpec) -> Value:
         where = f"stages.{name}"
@@ -121,13 +121,7 @@ class _FileBuilder:
         condition = self._value(step.when, f"{where}.when") if step.when else None
         try:
             bound = bind(stage, (), {**each, **shared}, self._spec.name)
-            bindings = [
-                Binding(key, given, None, Reads.EACH if key in each else Reads.WHOLE)
-                if isinstance(given, Value)
-                else Binding(key, None, given)
-                for key, given in bound.items()
-            ]
-            return self._builder.add(stage, bindings, condition, name)
+            return self._builder.add(stage, bound, each, condition, name)
         except ChainError as error:
             raise ChainError(
                 error.problem, file=self._file, field=error.field, value=error.value, expected=error.expected

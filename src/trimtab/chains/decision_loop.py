@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.chains.backend_cluster import cluster_of
-from trimtab.chains.plan import ChainPlan
+from trimtab.chains.graph import Chain
 from trimtab.chains.run_costs import Costs
+from trimtab.chains.stage_codes import specs_of
 from trimtab.domain.chains import templates_of
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider
@@ -42,7 +43,7 @@ class DecisionLoop:
 
     def __init__(
         self,
-        plans: Sequence[ChainPlan],
+        chains: Sequence[Chain],
         codes: Sequence[StageCode],
         nodes: Sequence[StageNode],
         decider: Decider,
@@ -56,7 +57,7 @@ class DecisionLoop:
         self.node_names = [node.name for node in nodes]
         cluster = cluster_of(nodes, codes, hints_s)
         self._does_plan = decider.dispatch.plan_period_s > 0.0
-        templates = templates_of({plan.name: plan.specs() for plan in plans})
+        templates = templates_of({chain.name: specs_of(chain) for chain in chains})
         self.is_compiled = is_ready(*decider)
         self._live = LiveDriver(
             cluster,

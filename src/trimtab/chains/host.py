@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from trimtab.chains.backend_cluster import placed_by_peaks
 from trimtab.chains.decision_loop import DecisionLoop
+from trimtab.chains.graph import Chain
 from trimtab.chains.host_state import HostState, outcome_of
-from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_defaults import FUSED_S
 from trimtab.chains.run_endings import RunEndings, log_begin
 from trimtab.chains.run_intake import RunIntake
@@ -56,7 +56,7 @@ _NEVER_S = float("inf")
 
 
 class ChainHost:
-    """Runs chains of some plans on one backend.
+    """Runs some chains on one backend.
 
     Args:
         in_flight: inputs of a run that are in the loop at a time, at most.
@@ -70,7 +70,7 @@ class ChainHost:
 
     def __init__(
         self,
-        plans: Sequence[ChainPlan],
+        chains: Sequence[Chain],
         backend: StageBackend,
         decider: Decider,
         *,
@@ -86,7 +86,7 @@ class ChainHost:
     ) -> None:
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
-        self._state = HostState(plans, backend, self._wake, profile or Profiling())
+        self._state = HostState(chains, backend, self._wake, profile or Profiling())
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None
@@ -131,11 +131,11 @@ class ChainHost:
             opened.push_async_callback(state.backend.close)
             peaks_gib: dict[str, float] = {}
             if state.recorder is not None:
-                await state.recorder.open(state.plans)
+                await state.recorder.open(state.chains)
                 opened.push_async_callback(state.recorder.close)
-                peaks_gib = await state.recorder.peaks_gib(state.plans)
+                peaks_gib = await state.recorder.peaks_gib(state.chains)
             state.loop = DecisionLoop(
-                state.plans,
+                state.chains,
                 placed_by_peaks(state.codes, peaks_gib, state.backend.nodes),
                 state.backend.nodes,
                 self._decider,
@@ -162,7 +162,7 @@ class ChainHost:
             if isinstance(state.backend, LosableBackend):
                 state.backend.tell_loss(self._on_loss)
             if self._metrics is not None:
-                self._metrics.begin(state.plans, state.error_frac)
+                self._metrics.begin(state.chains, state.error_frac)
             self._opened = opened.pop_all()
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class ChainHost:
             run.fail(self._loss)
             return
         run.begun_s = self._state.now_s()
-        run.counts = [StageCounts() for _ in run.plan.steps]
+        run.counts = [StageCounts() for _ in run.chain.steps]
         self._state.runs[run.id] = run
         if self._metrics is not None:
             self._metrics.watch(run)
@@ -256,7 +256,7 @@ class ChainHost:
     def _begin(self, item: ItemRun, at: StageInstance, node: int) -> None:
         """The loop has placed an instance."""
         begun: Sent | Ended | None
-        if self._batches.takes(item.run.plan.steps[at.step]):
+        if self._batches.takes(item.run.chain.steps[at.step]):
             begun = self._batches.begin(item, at, node)
         else:
             begun = self._attempts.begin(item, at, node)

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trimtab.chains.decision_loop import DecisionLoop
-from trimtab.chains.plan import ChainPlan, PlannedStage
+from trimtab.chains.graph import Chain, StageCall
 from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ChainRun, ItemRun
+from trimtab.chains.stage_codes import codes_of, constants_of, default_of
 from trimtab.chains.stage_profiles import Profiling, profiled
 from trimtab.chains.value_refs import ValueRefs
 from trimtab.live.stage_backend import (
@@ -43,13 +44,18 @@ class HostState:
 
     def __init__(
         self,
-        plans: Sequence[ChainPlan],
+        chains: Sequence[Chain],
         backend: StageBackend,
         wake: Callable[[], None],
         profile: Profiling,
     ) -> None:
-        self.plans, self.backend, self.wake = list(plans), backend, wake
-        self.codes = profiled([code for plan in plans for code in plan.codes()], profile)
+        self.chains, self.backend, self.wake = list(chains), backend, wake
+        self._given = {
+            step.code_name: (constants_of(chain, step), default_of(chain, step))
+            for chain in chains
+            for step in chain.steps
+        }
+        self.codes = profiled([code for chain in chains for code in codes_of(chain)], profile)
         self.refs = ValueRefs(backend)
         self.recorder: Recorder | None = None
         self.runs: dict[str, ChainRun] = {}
@@ -62,22 +68,19 @@ class HostState:
 
     async def put_constants(self) -> None:
         """Make what stages read besides outputs known to the backend."""
+        put = self.backend.put
         self._constants = {
-            step.code_name: [
-                Argument(argument.name, (await self.backend.put(argument.constant),))
-                for argument in step.arguments
-                if argument.source is None
-            ]
-            for step in self.steps
+            name: [Argument(parameter, (await put(data),)) for parameter, data in constants.items()]
+            for name, (constants, _) in self._given.items()
         }
-        self.defaults = {step.code_name: await self.backend.put(step.default) for step in self.steps}
+        self.defaults = {name: await put(default) for name, (_, default) in self._given.items()}
 
     @property
-    def steps(self) -> list[PlannedStage]:
-        """The stages of all plans."""
-        return [step for plan in self.plans for step in plan.steps]
+    def steps(self) -> list[StageCall]:
+        """The stages of all chains."""
+        return [step for chain in self.chains for step in chain.steps]
 
-    def class_of(self, step: PlannedStage) -> int:
+    def class_of(self, step: StageCall) -> int:
         """The class of a stage in the loop."""
         return self._class_of[step.code_name]
 
@@ -118,7 +121,7 @@ class HostState:
     def arguments(self, item: ItemRun, at: StageInstance) -> list[Argument]:
         """The arguments of an instance whose inputs are all over."""
         read = item.progress.arguments(at)
-        read += self._constants[item.run.plan.steps[at.step].code_name]
+        read += self._constants[item.run.chain.steps[at.step].code_name]
         return read
 
     def start(self, node: int, attempt: Attempt, inputs: list[Argument]) -> Awaitable[Outcome]:

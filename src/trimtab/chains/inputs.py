@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from trimtab.chains.graph import Chain
-from trimtab.chains.plan import INPUT, ChainPlan, PlannedStage
+from trimtab.chains.graph import INPUT, Chain, StageCall
 from trimtab.chains.run_progress import GivenInputs
 from trimtab.errors import UsageError
 from trimtab.live.declared_types import misfit, shown
@@ -14,10 +13,10 @@ from trimtab.live.stage_backend import Ref
 from trimtab.live.value_codec import Unserialisable, at_path, encode, items_of
 
 
-def named_inputs(plan: ChainPlan, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def named_inputs(chain: Chain, inputs: Iterable[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Inputs by number, each a mapping with all parameters. Raises UsageError."""
     for number, given in enumerate(inputs):
-        yield number, checked_input(plan.chain, given, f"inputs[{number}]")
+        yield number, checked_input(chain, given, f"inputs[{number}]")
 
 
 def named_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
@@ -49,14 +48,14 @@ def checked_input(chain: Chain, given: Any, where: str) -> Mapping[str, Any]:
     return named
 
 
-def sizes(plan: ChainPlan, inputs: Mapping[str, Any]) -> list[float]:
+def sizes(chain: Chain, inputs: Mapping[str, Any]) -> list[float]:
     """How much work an attempt at each stage is, as far as the chain's inputs say; else 1."""
-    if not plan.is_sized:
-        return [1.0] * len(plan.steps)
-    return [_size(step, inputs) for step in plan.steps]
+    if not chain.is_sized:
+        return [1.0] * len(chain.steps)
+    return [_size(step, inputs) for step in chain.steps]
 
 
-def _size(step: PlannedStage, inputs: Mapping[str, Any]) -> float:
+def _size(step: StageCall, inputs: Mapping[str, Any]) -> float:
     name = step.stage.stage_options.size
     for argument in step.arguments if name else ():
         source = argument.source
@@ -76,17 +75,17 @@ def sent(value: Any, where: str) -> bytes:
 
 
 def given_inputs(
-    plan: ChainPlan, number: int, inputs: Mapping[str, Any], put: Callable[[bytes], Ref]
+    chain: Chain, number: int, inputs: Mapping[str, Any], put: Callable[[bytes], Ref]
 ) -> GivenInputs:
     """The values of an input. Raises UsageError, and what a missing path raises."""
     refs = {name: put(sent(value, f"inputs[{number}].{name}")) for name, value in inputs.items()}
     splits = tuple(
         [
             tuple([put(encode(item)) for item in items_of(at_path(inputs[n], path))])
-            for n, path in plan.input_splits
+            for n, path in chain.input_splits
         ]
     )
     conditions = [
-        (c.parameter, c.path) for c in plan.input_conditions if at_path(inputs[c.parameter], c.path)
+        (c.parameter, c.path) for c in chain.input_conditions if at_path(inputs[c.parameter], c.path)
     ]
     return GivenInputs(refs, splits, frozenset(conditions))

@@ -14,7 +14,7 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trimtab.chains.plan import ChainPlan, PlannedStage
+from trimtab.chains.graph import Chain, StageCall
 from trimtab.chains.run_progress import digests_in
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import KeptOutput
@@ -37,9 +37,9 @@ class Memo:
         self._inflation, self._n_new = 0.0, 0
         self._eviction: asyncio.Task[None] | None = None
 
-    async def open(self, plans: Sequence[ChainPlan]) -> None:
+    async def open(self, chains: Sequence[Chain]) -> None:
         """Read what is kept, if some stage may use it."""
-        steps = [step for plan in plans for step in plan.steps if step.stage.stage_options.deterministic]
+        steps = [step for chain in chains for step in chain.steps if step.stage.stage_options.deterministic]
         self._prints = {step.code_name: fingerprint(step) for step in steps}
         if steps:
             self._known = await self._journal.remembered(MOST_ROWS)
@@ -49,7 +49,7 @@ class Memo:
         if self._eviction is not None:
             await self._eviction
 
-    def key(self, step: PlannedStage, arguments: Sequence[Argument]) -> str:
+    def key(self, step: StageCall, arguments: Sequence[Argument]) -> str:
         """The key of a call; "" = its stage is not deterministic."""
         printed = self._prints.get(step.code_name)
         return "" if printed is None else key_of(printed, arguments)
@@ -100,7 +100,7 @@ def _digest(ref: Ref | None) -> str:
     return "" if ref is None else ref.digest
 
 
-def fingerprint(step: PlannedStage) -> bytes:
+def fingerprint(step: StageCall) -> bytes:
     """The identity of a stage's results besides its inputs: its code and its declared version.
 
     Changes in functions that it calls are not seen: declare another `version` then.

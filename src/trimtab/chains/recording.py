@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import platformdirs
 
+from trimtab.chains.graph import Chain
 from trimtab.chains.inputs import sent
 from trimtab.chains.memo import Memo
-from trimtab.chains.plan import ChainPlan
 from trimtab.chains.run_progress import Output, StageInstance, is_inline, packed, unpacked
 from trimtab.chains.run_state import NO_PLACES, ChainRun, Ending, InputPlaces, ItemRun, RunOptions
 from trimtab.chains.run_timeline import shapes_of
@@ -85,17 +85,17 @@ class Recorder:
         self._saves: set[asyncio.Task[None]] = set()
         self._stored: set[str] = set()  # digests that are in the store for certain
 
-    async def open(self, plans: Sequence[ChainPlan]) -> None:
+    async def open(self, chains: Sequence[Chain]) -> None:
         """Open the journal, and read what is kept for equal inputs."""
         await self.journal.open()
-        await self.memo.open(plans)
+        await self.memo.open(chains)
 
-    async def peaks_gib(self, plans: Sequence[ChainPlan]) -> dict[str, float]:
+    async def peaks_gib(self, chains: Sequence[Chain]) -> dict[str, float]:
         """The memory that stages took in their last runs, by the names of their codes; those seen often."""
         found = {}
-        for plan in plans:
-            names = {step.name: step.code_name for step in plan.steps}
-            for peak in await self.journal.peaks(plan.name, PEAK_RUNS):
+        for chain in chains:
+            names = {step.name: step.code_name for step in chain.steps}
+            for peak in await self.journal.peaks(chain.name, PEAK_RUNS):
                 if peak.stage in names and peak.results >= PEAK_RESULTS and peak.gib > 0.0:
                     found[names[peak.stage]] = peak.gib
         return found
@@ -120,12 +120,12 @@ class Recorder:
             "priority": options.priority,
             "deadline_s": options.deadline_s,
             "tags": dict(options.tags),
-            "stages": shapes_of(run.plan),
+            "stages": shapes_of(run.chain),
             "places": options.places,
         }
         record = RunRecord(
             id=run.id,
-            chain=run.plan.name,
+            chain=run.chain.name,
             tenant=options.tenant,
             key=options.key or None,
             state=ACTIVE,
@@ -154,7 +154,7 @@ class Recorder:
         await self.journal.take_over(run.id)
         if retry_failed:
             await self.journal.begin_failed_again(run.id)
-        step_of = {step.name: k for k, step in enumerate(run.plan.steps)}
+        step_of = {step.name: k for k, step in enumerate(run.chain.steps)}
         for result in await self.journal.results(run.id):
             if result.stage in step_of:
                 at = StageInstance(step_of[result.stage], result.instance)
@@ -192,7 +192,7 @@ class Recorder:
         durable: Callable[[], None] | None = None,
     ) -> None:
         """An attempt is about to begin; `durable` is called when that is stored."""
-        stage = item.run.plan.steps[at.step].name
+        stage = item.run.chain.steps[at.step].name
         record = AttemptRecord(item.number, stage, at.idx, attempt.attempt, node, time.time())
         self.journal.note_attempt(item.run.id, record, durable)
 
@@ -203,7 +203,7 @@ class Recorder:
         large = [ref for ref in output.refs if not is_inline(ref) and ref.digest not in self._stored]
         record = ResultRecord(
             number=item.number,
-            stage=item.run.plan.steps[at.step].name,
+            stage=item.run.chain.steps[at.step].name,
             instance=at.idx,
             attempt=attempt.attempt,
             node=node,

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from trimtab.chains.graph import Value
-from trimtab.chains.plan import ChainPlan
+from trimtab.chains.graph import Chain, Value
 from trimtab.chains.run_state import Ending, Failure, PartOutput, State
 from trimtab.errors import TrimtabError
 from trimtab.live.value_codec import at_path, decode
@@ -28,10 +27,10 @@ class StageFailed(TrimtabError):  # noqa: N818 - reads as the sentence it prints
 class Result:
     """The end of one input."""
 
-    def __init__(self, ending: Ending, plan: ChainPlan) -> None:
+    def __init__(self, ending: Ending, chain: Chain) -> None:
         self.index, self.state, self.failure = ending.number, ending.state, ending.failure
         self.elapsed_s = ending.elapsed_s
-        self._ending, self._plan = ending, plan
+        self._ending, self._chain = ending, chain
 
     @property
     def is_ok(self) -> bool:
@@ -44,10 +43,10 @@ class Result:
         if not self.is_ok:
             raise StageFailed(self.index, self.failure)
         found = {
-            self._plan.steps[k].name: [None if data is None else decode(data) for data in values]
-            for k, values in zip(self._plan.output_steps, self._ending.output, strict=True)
+            self._chain.steps[k].name: [None if data is None else decode(data) for data in values]
+            for k, values in zip(self._chain.output_steps, self._ending.output, strict=True)
         }
-        return _filled(self._plan.chain.output, found)
+        return _filled(self._chain.output, found)
 
     def __repr__(self) -> str:
         return f"<result {self.index}: {self.state.value}{'' if self.is_ok else f', {self.failure}'}>"
@@ -56,8 +55,8 @@ class Result:
 class Part:
     """The output of one instance of a stage that the run's output has values of."""
 
-    def __init__(self, told: PartOutput, plan: ChainPlan) -> None:
-        self.input, self.stage, self.index = told.number, plan.steps[told.step].name, told.index
+    def __init__(self, told: PartOutput, chain: Chain) -> None:
+        self.input, self.stage, self.index = told.number, chain.steps[told.step].name, told.index
         self._data = told.data
 
     @cached_property

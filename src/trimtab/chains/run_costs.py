@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.chains.plan import ChainPlan, PlannedStage
+from trimtab.chains.graph import Chain, StageCall
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.domain.cluster import Cluster
 from trimtab.engine.live_driver import LiveDriver
@@ -138,38 +138,38 @@ class ChainCosts:
 
 
 def workers_by_cost(
-    plan: ChainPlan, nodes: Sequence[StageNode], speeds: Mapping[str, float], costs: ChainCosts
+    chain: Chain, nodes: Sequence[StageNode], speeds: Mapping[str, float], costs: ChainCosts
 ) -> SimulatedWorkers:
     """Simulated workers for a chain. Raises UsageError with the stages of which too little is known."""
-    _check_names(plan, costs)
-    unknown = [step.name for step in plan.steps if not _service_s(step, costs)]
+    _check_names(chain, costs)
+    unknown = [step.name for step in chain.steps if not _service_s(step, costs)]
     if unknown:
         raise UsageError(
-            "declares no cost", field=f"{plan.name}.cost_s", value=", ".join(unknown),
+            "declares no cost", field=f"{chain.name}.cost_s", value=", ".join(unknown),
             expected="seconds of an attempt: @stage(cost_s=…), or a recorded run (--like RUN)",
         )  # fmt: skip
-    uncounted = [step.name for step in plan.steps if step.splits and step.name not in costs.items]
+    uncounted = [step.name for step in chain.steps if step.splits and step.name not in costs.items]
     if uncounted:
         raise UsageError(
-            "is mapped over, and nothing says how many items it makes", field=f"{plan.name}.items",
+            "is mapped over, and nothing says how many items it makes", field=f"{chain.name}.items",
             value=", ".join(uncounted), expected="a count for each (--items STAGE=COUNT)",
         )  # fmt: skip
-    stand_ins = {step.code_name: _stand_in(step, costs) for step in plan.steps}
+    stand_ins = {step.code_name: _stand_in(step, costs) for step in chain.steps}
     return SimulatedWorkers(nodes, stand_ins, speeds)
 
 
-def _check_names(plan: ChainPlan, costs: ChainCosts) -> None:
-    known = [step.name for step in plan.steps]
+def _check_names(chain: Chain, costs: ChainCosts) -> None:
+    known = [step.name for step in chain.steps]
     for name in (*costs.service_s, *costs.load_s, *costs.items):
         if name not in known:
-            raise UsageError("no such stage", field=plan.name, value=name, expected=", ".join(known))
+            raise UsageError("no such stage", field=chain.name, value=name, expected=", ".join(known))
 
 
-def _service_s(step: PlannedStage, costs: ChainCosts) -> float:
+def _service_s(step: StageCall, costs: ChainCosts) -> float:
     return costs.service_s.get(step.name, step.stage.stage_options.cost_s)
 
 
-def _stand_in(step: PlannedStage, costs: ChainCosts) -> StandIn:
+def _stand_in(step: StageCall, costs: ChainCosts) -> StandIn:
     stage, each_s = step.stage, _service_s(step, costs)
     size, count = stage.stage_options.size, costs.items.get(step.name, 1)
 

@@ -61,7 +61,7 @@ class RunEndings:
     def tell_part(self, item: ItemRun, at: StageInstance, output: Output) -> None:
         """Tell the output of an instance to a run that wants parts of its output while it runs."""
         run, ref = item.run, output.whole
-        if run.part is None or at.step not in run.plan.output_steps:
+        if run.part is None or at.step not in run.chain.output_steps:
             return
         if ref.data is not None:
             run.part(PartOutput(item.number, at.step, at.idx, ref.data))
@@ -87,18 +87,18 @@ logger = logging.getLogger("trimtab.chains")
 
 def log_begin(run: ChainRun) -> None:
     """A run begins."""
-    logger.info("run %s of %s begins", run.id, run.plan.name, extra=_of(run))
+    logger.info("run %s of %s begins", run.id, run.chain.name, extra=_of(run))
 
 
 def log_end(run: ChainRun) -> None:
     """A run is over."""
     counts = ", ".join(f"{count} {state.value}" for state, count in run.endings.items())
-    logger.info("run %s of %s is %s: %s", run.id, run.plan.name, run.state.value, counts, extra=_of(run))
+    logger.info("run %s of %s is %s: %s", run.id, run.chain.name, run.state.value, counts, extra=_of(run))
 
 
 def log_failure(item: ItemRun, at: StageInstance, attempt: Attempt, node: str, error: StageError) -> None:
     """An attempt has no result. Whether that matters is told at the end of its input."""
-    stage = item.run.plan.steps[at.step].name
+    stage = item.run.chain.steps[at.step].name
     told = {
         "input": item.number,
         "stage": stage,
@@ -114,4 +114,4 @@ def log_failure(item: ItemRun, at: StageInstance, attempt: Attempt, node: str, e
 
 
 def _of(run: ChainRun) -> dict[str, str]:
-    return {"run": run.id, "chain": run.plan.name, "tenant": run.options.tenant}
+    return {"run": run.id, "chain": run.chain.name, "tenant": run.options.tenant}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.chains.graph import StageCall
 from trimtab.chains.host_state import HostState
 from trimtab.chains.inputs import given_inputs, sizes
-from trimtab.chains.plan import PlannedStage
 from trimtab.chains.run_endings import RunEndings
 from trimtab.chains.run_progress import FlowShape, Mismatch, Progress, flow_shape
 from trimtab.chains.run_state import ChainRun, Ending, Failure, ItemRun, State
@@ -28,7 +28,7 @@ class RunIntake:
 
     def __init__(self, host: HostState, in_flight: int, outcomes: StageOutcomes, endings: RunEndings) -> None:
         self._host, self.in_flight, self._outcomes, self._endings = host, in_flight, outcomes, endings
-        self._shapes: list[FlowShape] = [flow_shape(plan) for plan in host.plans]
+        self._shapes: list[FlowShape] = [flow_shape(chain) for chain in host.chains]
 
     def feed(self, run: ChainRun) -> None:
         """Let inputs of a run enter; end it if there is none left, or if they cannot be made."""
@@ -67,16 +67,16 @@ class RunIntake:
         """Let one input enter. False if there is no room."""
         host = self._host
         try:
-            given = given_inputs(run.plan, number, inputs, host.refs.put_now)
-            work = sizes(run.plan, inputs)
-            progress = Progress(run.plan, self._shapes[run.template], given)
+            given = given_inputs(run.chain, number, inputs, host.refs.put_now)
+            work = sizes(run.chain, inputs)
+            progress = Progress(run.chain, self._shapes[run.template], given)
         except (Mismatch, ValueError, TypeError, LookupError, AttributeError) as error:
             failure = Failure("", 0, 0, StageError(Cause.RAISED, type(error).__name__, str(error)))
             self._endings.tell(run, Ending(number, State.FAILED, (), failure))
             return True
         deadline_s = _NEVER_S if number in run.done_before else run.begun_s + run.options.deadline_s
         asked = RunSpec(host.loop.tenant_idx(run.options.tenant), run.options.priority, deadline_s)
-        needs = list(map(self._needs, run.plan.steps, progress.counts, work))
+        needs = list(map(self._needs, run.chain.steps, progress.counts, work))
         place = host.loop.runs.enter(run.template, asked, needs, host.now_s())
         if place is None:
             return False
@@ -94,7 +94,7 @@ class RunIntake:
         host.wake()
         return True
 
-    def _needs(self, step: PlannedStage, count: int, size: float) -> StageNeeds:
+    def _needs(self, step: StageCall, count: int, size: float) -> StageNeeds:
         c, costs = self._host.class_of(step), self._host.loop.costs
         return StageNeeds(c, max(1, count), size, costs.output_gib(c), NO_MODEL, costs.count(c))
 
@@ -155,5 +155,5 @@ def _outputs_of(item: ItemRun) -> list[list[Ref | None]]:
     """The values in the output: of each, those of all instances."""
     return [
         [None if output is None else output.whole for output in item.progress.outputs_of(k)]
-        for k in item.run.plan.output_steps
+        for k in item.run.chain.output_steps
     ]

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from trimtab.chains.plan import ChainPlan
+from trimtab.chains.graph import Chain
 from trimtab.chains.run_state import ChainRun, State
 from trimtab.live.metric_family import Family, Row, Table, counter, gauge, histogram
 from trimtab.live.stage_backend import Outcome
@@ -57,16 +57,16 @@ class StageMetrics:
         self._failed: dict[tuple[str, str], Row] = {}
         self._load_s: dict[str, Row] = {}
         self._bytes: dict[str, Row] = {}
-        self._plans: list[ChainPlan] = []
+        self._chains: list[Chain] = []
         self._runs: list[ChainRun] = []
         self._error_frac: Callable[[str], float] = lambda _: float("nan")
 
-    def begin(self, plans: list[ChainPlan], error_frac: Callable[[str], float]) -> None:
+    def begin(self, chains: list[Chain], error_frac: Callable[[str], float]) -> None:
         """The host has these chains; `error_frac` is that of the expected service, by the name of a code."""
-        self._plans, self._error_frac = plans, error_frac
-        for plan in plans:
-            for step in plan.steps:
-                labels = plan.name, step.name
+        self._chains, self._error_frac = chains, error_frac
+        for chain in chains:
+            for step in chain.steps:
+                labels = chain.name, step.name
                 self._service_s[step.code_name] = [0.0] * (len(SERVICE_BOUNDS_S) + 2)
                 self._load_s[step.code_name], self._bytes[step.code_name] = [0.0], [0.0]
                 self._tables["trimtab_stage_service_seconds"][labels] = self._service_s[step.code_name]
@@ -75,7 +75,7 @@ class StageMetrics:
                 for name in _COUNTS.values():
                     self._tables[name][labels] = [0.0]
             for state in (State.DONE, State.FAILED, State.CANCELLED):
-                self._tables["trimtab_chain_inputs_total"][plan.name, state.value] = [0.0]
+                self._tables["trimtab_chain_inputs_total"][chain.name, state.value] = [0.0]
 
     def watch(self, run: ChainRun) -> None:
         """A run begins."""
@@ -109,24 +109,24 @@ class StageMetrics:
             name: {labels: list(row) for labels, row in list(table.items())}
             for name, table in self._tables.items()
         }
-        stages = [(plan.name, step.name) for plan in self._plans for step in plan.steps]
+        stages = [(chain.name, step.name) for chain in self._chains for step in chain.steps]
         queued, running = _zeros(stages), _zeros(stages)
-        in_flight, runs = (_zeros([(plan.name,) for plan in self._plans]) for _ in range(2))
+        in_flight, runs = (_zeros([(chain.name,) for chain in self._chains]) for _ in range(2))
         for run in list(self._runs):
             _add_counts(found, run)
             if _is_over(run):
                 continue
-            runs[run.plan.name,][0] += 1.0
-            in_flight[run.plan.name,][0] += len(run.items)
-            for step, counts in zip(run.plan.steps, run.counts, strict=False):
-                queued[run.plan.name, step.name][0] += counts.queued
-                running[run.plan.name, step.name][0] += counts.running
+            runs[run.chain.name,][0] += 1.0
+            in_flight[run.chain.name,][0] += len(run.items)
+            for step, counts in zip(run.chain.steps, run.counts, strict=False):
+                queued[run.chain.name, step.name][0] += counts.queued
+                running[run.chain.name, step.name][0] += counts.running
         found["trimtab_stage_queued"], found["trimtab_stage_running"] = queued, running
         found["trimtab_chain_inputs_in_flight"], found["trimtab_chain_runs"] = in_flight, runs
         found["trimtab_stage_cost_error_ratio"] = {
-            (plan.name, step.name): [self._error_frac(step.code_name)]
-            for plan in self._plans
-            for step in plan.steps
+            (chain.name, step.name): [self._error_frac(step.code_name)]
+            for chain in self._chains
+            for step in chain.steps
         }
         return found
 
@@ -141,8 +141,8 @@ def _is_over(run: ChainRun) -> bool:
 
 def _add_counts(tables: dict[str, Table], run: ChainRun) -> None:
     """Add what a run has done so far."""
-    chain = run.plan.name
-    for step, counts in zip(run.plan.steps, run.counts, strict=False):
+    chain = run.chain.name
+    for step, counts in zip(run.chain.steps, run.counts, strict=False):
         for field, name in _COUNTS.items():
             tables[name][chain, step.name][0] += getattr(counts, field)
     for state, count in list(run.endings.items()):

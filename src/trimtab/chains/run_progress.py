@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from trimtab.chains.plan import INPUT, ChainPlan, PlannedStage, Source
-from trimtab.domain.chains import Flow
+from trimtab.chains.graph import INPUT, Chain, Source, StageCall
 from trimtab.live.stage_backend import Argument, Ref
 
 
@@ -61,25 +60,25 @@ class GivenInputs:
 class FlowShape:
     """The common part of all runs of a chain: successors, and maps with equal numbers of instances."""
 
-    successors: tuple[tuple[tuple[int, Flow], ...], ...]
+    successors: tuple[tuple[tuple[int, bool], ...], ...]  # and whether instance i reads that of i alone
     alike: tuple[tuple[int, ...], ...]  # of each step, itself among them
     n_each: tuple[int, ...]  # predecessors that a step reads instance by instance
 
 
-def flow_shape(plan: ChainPlan) -> FlowShape:
+def flow_shape(chain: Chain) -> FlowShape:
     """The shape of a chain."""
-    n = len(plan.steps)
+    n = len(chain.steps)
     successors = tuple(
-        tuple((m, step.after[k]) for m, step in enumerate(plan.steps) if k in step.after) for k in range(n)
+        tuple((m, step.after[k]) for m, step in enumerate(chain.steps) if k in step.after) for k in range(n)
     )
     label = list(range(n))
     for _ in range(n):
         for k in range(n):
-            for m, flow in successors[k]:
-                if flow is Flow.EACH:
+            for m, each in successors[k]:
+                if each:
                     label[k] = label[m] = min(label[k], label[m])
     alike = tuple(tuple(m for m in range(n) if label[m] == label[k]) for k in range(n))
-    n_each = tuple(sum(flow is Flow.EACH for flow in step.after.values()) for step in plan.steps)
+    n_each = tuple(sum(step.after.values()) for step in chain.steps)
     return FlowShape(successors, alike, n_each)
 
 
@@ -87,7 +86,7 @@ def flow_shape(plan: ChainPlan) -> FlowShape:
 class Progress:
     """One run of a chain."""
 
-    plan: ChainPlan
+    chain: Chain
     shape: FlowShape
     given: GivenInputs
     counts: list[int] = field(init=False)
@@ -98,7 +97,7 @@ class Progress:
     _missing_each: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        steps = self.plan.steps
+        steps = self.chain.steps
         self.counts, self.is_known = [1] * len(steps), [not step.is_map for step in steps]
         for k, step in enumerate(steps):
             if not self.is_known[k] and (count := self._count_from_inputs(step)) is not None:
@@ -106,14 +105,13 @@ class Progress:
                     self._fix(m, count)
         self.outputs = [[None] * max(1, n) for n in self.counts]
         self._missing = [
-            sum(max(1, self.counts[b]) for b, flow in step.after.items() if flow is Flow.ALL)
-            for step in steps
+            sum(max(1, self.counts[b]) for b, each in step.after.items() if not each) for step in steps
         ]
         self._missing_each = [[self.shape.n_each[k]] * max(1, n) for k, n in enumerate(self.counts)]
 
     def first_ready(self) -> list[StageInstance]:
         """The instances that read no other stage."""
-        return [at for k, step in enumerate(self.plan.steps) if not step.after for at in self.instances(k)]
+        return [at for k, step in enumerate(self.chain.steps) if not step.after for at in self.instances(k)]
 
     def done(
         self, at: StageInstance, output: Output | None, *, is_left_out: bool = False
@@ -126,8 +124,8 @@ class Progress:
         if is_left_out:
             self._left_out.add(at)
         ready = []
-        for m, flow in self.shape.successors[at.step]:
-            if flow is Flow.EACH:
+        for m, each in self.shape.successors[at.step]:
+            if each:
                 self._missing_each[m][at.idx] -= 1
                 if self._missing_each[m][at.idx] == 0 and self._missing[m] == 0:
                     ready.append(StageInstance(m, at.idx))
@@ -141,7 +139,7 @@ class Progress:
         """The maps whose count this output tells, each once with its count. Raises Mismatch."""
         found: dict[int, int] = {}
         for m, _ in self.shape.successors[step]:
-            for source in self.plan.steps[m].sources:
+            for source in self.chain.steps[m].sources:
                 if source.step == step and source.split >= 0:
                     self._note(found, m, len(output.splits[source.split]))
         return list(found.items())
@@ -150,7 +148,7 @@ class Progress:
         first = self.shape.alike[m][0]
         known = found.get(first, self.counts[m] if self.is_known[m] else count)
         if known != count:
-            name = self.plan.steps[m].name
+            name = self.chain.steps[m].name
             raise Mismatch(f"{name} maps over lists of {known} and {count} items")
         if not self.is_known[m]:
             found[first] = count
@@ -162,8 +160,8 @@ class Progress:
             many = max(1, count)
             self.outputs[m] = [None] * many
             self._missing_each[m] = [self.shape.n_each[m]] * many
-            for successor, flow in self.shape.successors[m]:
-                if flow is Flow.ALL:
+            for successor, each in self.shape.successors[m]:
+                if not each:
                     self._missing[successor] += many - 1
 
     def presence(self, at: StageInstance) -> Presence:
@@ -172,21 +170,21 @@ class Progress:
         EMPTY: there is no item for it, its own input is left out, or its own condition is false.
         ABSENT: its stage as a whole is skipped.
         """
-        step = self.plan.steps[at.step]
-        inputs = (self._presence(before, flow, at.idx) for before, flow in step.after.items())
+        step = self.chain.steps[at.step]
+        inputs = (self._presence(before, at.idx, is_each=each) for before, each in step.after.items())
         found = max(inputs, default=Presence.PRESENT)
         has_item = not step.is_map or self.counts[at.step] > 0
         if step.condition is not None and (has_item or not step.condition.each):
             found = min(found, self._tested(step, step.condition, at.idx))
         return found if has_item else min(found, Presence.EMPTY)
 
-    def _tested(self, step: PlannedStage, condition: Source, index: int) -> Presence:
+    def _tested(self, step: StageCall, condition: Source, index: int) -> Presence:
         if self._holds(step, condition, index):
             return Presence.PRESENT
         return Presence.EMPTY if condition.each else Presence.ABSENT
 
-    def _presence(self, before: int, flow: Flow, index: int) -> Presence:
-        if flow is Flow.EACH:
+    def _presence(self, before: int, index: int, *, is_each: bool) -> Presence:
+        if is_each:
             if self.outputs[before][index] is not None:
                 return Presence.PRESENT
             return Presence.EMPTY if StageInstance(before, index) in self._left_out else Presence.ABSENT
@@ -194,7 +192,7 @@ class Progress:
         is_list = is_there or any(at.step == before for at in self._left_out)
         return Presence.PRESENT if is_list else Presence.ABSENT
 
-    def _holds(self, step: PlannedStage, condition: Source, index: int) -> bool:
+    def _holds(self, step: StageCall, condition: Source, index: int) -> bool:
         if condition.step == INPUT:
             return (condition.parameter, condition.path) in self.given.true_conditions
         outputs = self.outputs[condition.step]
@@ -203,7 +201,7 @@ class Progress:
 
     def arguments(self, at: StageInstance) -> list[Argument]:
         """The arguments of an instance whose inputs are all over; constants are not among them."""
-        step = self.plan.steps[at.step]
+        step = self.chain.steps[at.step]
         return [
             self._argument(argument.name, argument.source, at.idx)
             for argument in step.arguments
@@ -212,7 +210,7 @@ class Progress:
 
     def outputs_of(self, step: int) -> list[Output | None]:
         """The outputs of a stage's instances; none of a map over no items, or over a list that never came."""
-        if not self.plan.steps[step].is_map:
+        if not self.chain.steps[step].is_map:
             return self.outputs[step]
         return self.outputs[step][: self.counts[step]] if self.is_known[step] else []
 
@@ -231,7 +229,7 @@ class Progress:
         output = outputs[index if source.each else 0]
         return Argument(name, (None if output is None else output.whole,), False, source.path)
 
-    def _count_from_inputs(self, step: PlannedStage) -> int | None:
+    def _count_from_inputs(self, step: StageCall) -> int | None:
         counts = {len(self.given.splits[s.split]) for s in step.sources if s.step == INPUT and s.split >= 0}
         if len(counts) > 1:
             raise Mismatch(f"{step.name} maps over lists of {' and '.join(map(str, sorted(counts)))} items")
@@ -239,7 +237,7 @@ class Progress:
 
     def _fix(self, step: int, count: int) -> None:
         if self.is_known[step] and self.counts[step] != count:
-            name = self.plan.steps[step].name
+            name = self.chain.steps[step].name
             raise Mismatch(f"{name} maps over lists of {self.counts[step]} and {count} items")
         self.counts[step], self.is_known[step] = count, True
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from trimtab.chains.graph import Chain
 from trimtab.chains.inputs import sizes
 from trimtab.chains.model_reports import models_of_run
-from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.recording import default_folder, journal_url
 from trimtab.chains.run_costs import ChainCosts
 from trimtab.chains.run_timeline import RunTimeline, stages_of, timeline_of
@@ -116,7 +115,6 @@ def costs_of_run(chain: Chain, place: str | Path | None, run_id: str) -> ChainCo
 
     Nodes are taken to be as fast as those of the run.
     """
-    plan = planned(chain)
 
     async def read(journal: RunJournal) -> ChainCosts:
         record = await journal.find(run_id)
@@ -124,15 +122,15 @@ def costs_of_run(chain: Chain, place: str | Path | None, run_id: str) -> ChainCo
             raise UsageError(
                 f"a run of {record.chain}", field="run", value=run_id, expected=f"a run of {chain.name}"
             )
-        return mean_costs(plan, await journal.inputs(run_id), await journal.results(run_id))
+        return mean_costs(chain, await journal.inputs(run_id), await journal.results(run_id))
 
     return with_journal(place, read)
 
 
-def mean_costs(plan: ChainPlan, inputs: Sequence[InputRecord], results: Sequence[ResultRecord]) -> ChainCosts:
+def mean_costs(chain: Chain, inputs: Sequence[InputRecord], results: Sequence[ResultRecord]) -> ChainCosts:
     """Service for each unit of size, loading of a worker, and items of lists, on average."""
-    size_of = {row.number: sizes(plan, decode(row.given)) for row in inputs}
-    steps = {step.name: k for k, step in enumerate(plan.steps)}
+    size_of = {row.number: sizes(chain, decode(row.given)) for row in inputs}
+    steps = {step.name: k for k, step in enumerate(chain.steps)}
     service_s, units = defaultdict[str, float](float), defaultdict[str, float](float)
     loads_s = defaultdict[str, list[float]](list)
     instances = Counter[str]()
@@ -146,17 +144,17 @@ def mean_costs(plan: ChainPlan, inputs: Sequence[InputRecord], results: Sequence
     return ChainCosts(
         {name: total_s / units[name] for name, total_s in service_s.items() if units[name] > 0.0},
         {name: _of_first(found_s) for name, found_s in loads_s.items()},
-        _items(plan, instances),
+        _items(chain, instances),
     )
 
 
-def _items(plan: ChainPlan, instances: Mapping[str, int]) -> dict[str, int]:
+def _items(chain: Chain, instances: Mapping[str, int]) -> dict[str, int]:
     """Items in the outputs of stages that are mapped over, on average."""
     found = {}
-    for step in plan.steps:
+    for step in chain.steps:
         for source in step.sources:
             if source.step >= 0 and source.split >= 0:
-                before = plan.steps[source.step].name
+                before = chain.steps[source.step].name
                 if before in instances:
                     found[before] = round(instances[step.name] / instances[before])
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from trimtab.chains.plan import ChainPlan
+from trimtab.chains.graph import Chain
 from trimtab.chains.run_progress import Output, Progress, StageInstance
 from trimtab.engine.live_runs import EnteredRun
 from trimtab.live.stage_backend import Attempt, Following, Outcome, Ref, StageError
@@ -150,19 +150,19 @@ class ItemRun:
 
     def after(self, at: StageInstance) -> StageInstance | None:
         """The instance that may run after this one in the same attempt."""
-        step = self.run.plan.following[at.step]
+        step = self.run.chain.following[at.step]
         return None if step < 0 else StageInstance(step, at.idx)
 
     def in_turn(self, at: StageInstance, attempt: Attempt) -> list[StageInstance]:
         """The instance of an attempt, and those of the attempts that follow it."""
         found = [at]
         for _ in attempt.in_turn[1:]:
-            found.append(StageInstance(self.run.plan.following[found[-1].step], at.idx))
+            found.append(StageInstance(self.run.chain.following[found[-1].step], at.idx))
         return found
 
     def new_attempt(self, at: StageInstance, then: Following | None = None) -> Attempt:
         """The next attempt at an instance, and what follows it. It counts as begun."""
-        step = self.run.plan.steps[at.step]
+        step = self.run.chain.steps[at.step]
         number = self.tried[at] = self.tried.get(at, 0) + 1
         run = f"{self.run.id}/{self.number}"
         return Attempt(run, step.code_name, at.idx, number, f"{run}/{step.name}/{at.idx}", then)
@@ -192,7 +192,7 @@ class ChainRun:
     """A chain over some inputs. `told` is called with each Ending, on the host's thread."""
 
     id: str
-    plan: ChainPlan
+    chain: Chain
     template: int
     options: RunOptions
     told: Callable[[Ending], None]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.chains.plan import ChainPlan
+from trimtab.chains.graph import Chain
 from trimtab.domain.chains import Flow
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, AttemptRecord, InputRecord, ResultRecord, RunRecord
@@ -156,16 +156,16 @@ class RunTimeline:
         return [stage.name for stage in self.stages if name in stage.after]
 
 
-def shapes_of(plan: ChainPlan) -> list[dict[str, Any]]:
+def shapes_of(chain: Chain) -> list[dict[str, Any]]:
     """The stages of a chain, as JSON for the journal."""
     return [
         {
             "name": step.name,
-            "after": {plan.steps[before].name: flow.name.lower() for before, flow in step.after.items()},
+            "after": {chain.steps[k].name: "each" if each else "all" for k, each in step.after.items()},
             "concurrency": step.stage.stage_options.concurrency,
             "rate_per_s": step.stage.stage_options.rate_per_s,
         }
-        for step in plan.steps
+        for step in chain.steps
     ]
 
 

@@ -23,7 +23,6 @@ from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
 from trimtab.chains.host_thread import HostThread, let_ctrl_c_end_waits
 from trimtab.chains.inputs import named_inputs
-from trimtab.chains.plan import ChainPlan, planned
 from trimtab.chains.results import Part, Parts, Result
 from trimtab.chains.run_defaults import DEFAULT_POLICY, FUSED_S
 from trimtab.chains.run_metrics import StageMetrics
@@ -89,13 +88,13 @@ class Session:
         if not fuse_s >= 0.0:
             raise UsageError("out of range", field="fuse_s", value=fuse_s, expected="a number from 0 on")
         given = [chains] if isinstance(chains, Chain) else list(chains)
-        self._plans = {chain.name: planned(chain) for chain in given}
-        if len(self._plans) < len(given):
+        self._chains = {chain.name: chain for chain in given}
+        if len(self._chains) < len(given):
             raise ChainError("two chains of one name", value=[chain.name for chain in given])
         made = backend_of(on) if isinstance(on, str) else on
         self.metrics = StageMetrics()
         self._host = ChainHost(
-            list(self._plans.values()),
+            list(self._chains.values()),
             made,
             find(policy),
             in_flight=in_flight,
@@ -150,14 +149,14 @@ class Session:
             parts: `handle.parts` tells each instance of the output's stages as it finishes.
             places: where the inputs are in their file, for messages.
         """
-        plan = self._plan_of(chain if isinstance(chain, str) else chain.name)
+        known = self._known(chain if isinstance(chain, str) else chain.name)
         if key and self._host.recorder is None:
             raise UsageError("a run key needs a journal", field="key", value=key, expected="journal=FOLDER")
         options = RunOptions(priority, deadline_s, tenant, dict(tags or {}), key, places)
-        handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options)
+        handle = RunHandle(self, self._thread, self._host, known, self._template(known), options)
         if parts:
             handle.want_parts()
-        handle.begin(_with_tables(inputs, plan.chain, block_rows), source)
+        handle.begin(_with_tables(inputs, known, block_rows), source)
         return handle
 
     def resume(self, run_id: str, *, retry_failed: bool = False) -> RunHandle:
@@ -174,19 +173,19 @@ class Session:
                 "there is no journal", field="journal", expected="the folder of the run's journal"
             )
         record = self._thread.call(recorder.journal.find(run_id))
-        plan, options = self._plan_of(record.chain), recorder.options_of(record)
-        handle = RunHandle(self, self._thread, self._host, plan, self._template(plan), options, run_id)
+        chain, options = self._known(record.chain), recorder.options_of(record)
+        handle = RunHandle(self, self._thread, self._host, chain, self._template(chain), options, run_id)
         handle.go_on(retry_failed=retry_failed)
         return handle
 
-    def _plan_of(self, name: str) -> ChainPlan:
-        if name not in self._plans:
-            expected = f"one of {', '.join(self._plans)}"
+    def _known(self, name: str) -> Chain:
+        if name not in self._chains:
+            expected = f"one of {', '.join(self._chains)}"
             raise UsageError("no such chain here", field="chain", value=name, expected=expected)
-        return self._plans[name]
+        return self._chains[name]
 
-    def _template(self, plan: ChainPlan) -> int:
-        return list(self._plans).index(plan.name)
+    def _template(self, chain: Chain) -> int:
+        return list(self._chains).index(chain.name)
 
     @property
     def profiles(self) -> StageProfiles:
@@ -235,12 +234,12 @@ class RunHandle:
         session: Session,
         thread: HostThread,
         host: ChainHost,
-        plan: ChainPlan,
+        chain: Chain,
         template: int,
         options: RunOptions,
         run_id: str = "",
     ) -> None:
-        self._session, self._thread, self._host, self._plan = session, thread, host, plan
+        self._session, self._thread, self._host, self._chain = session, thread, host, chain
         self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
         self._kept: list[Result] = []
         self.parts = Parts()
@@ -250,12 +249,12 @@ class RunHandle:
         self._closes_session = False
         self._n_inputs: int | None = None
         self._run = ChainRun(
-            run_id or f"run_{secrets.token_hex(8)}", plan, template, options, self._told, self._ended
+            run_id or f"run_{secrets.token_hex(8)}", chain, template, options, self._told, self._ended
         )
 
     def begin(self, given: Iterable[Any], source: str = "") -> None:
         """Begin the run."""
-        recorder, inputs, self._given = self._host.recorder, named_inputs(self._plan, given), given
+        recorder, inputs, self._given = self._host.recorder, named_inputs(self._chain, given), given
         if recorder is not None:
             listed = list(inputs)
             inputs, self._n_inputs = iter(listed), len(listed)
@@ -270,10 +269,10 @@ class RunHandle:
 
     def _check_chain(self, record: RunRecord) -> None:
         """Raise UsageError if the run that has this key is of another chain."""
-        if record.chain != self._plan.name:
+        if record.chain != self._chain.name:
             raise UsageError(
                 f"run {record.id} of another chain has this key", field="key", value=record.key,
-                expected=f"a key of its own for {self._plan.name}; that run is of {record.chain}",
+                expected=f"a key of its own for {self._chain.name}; that run is of {record.chain}",
             )  # fmt: skip
 
     def go_on(self, *, retry_failed: bool) -> None:
@@ -301,7 +300,7 @@ class RunHandle:
 
     def want_parts(self) -> None:
         """Tell `parts`. To be called before the run begins."""
-        self._run.part = lambda told: self.parts.put(Part(told, self._plan))
+        self._run.part = lambda told: self.parts.put(Part(told, self._chain))
 
     @property
     def n_inputs(self) -> int | None:
@@ -326,7 +325,7 @@ class RunHandle:
     @property
     def counts(self) -> dict[str, StageCounts]:
         """How far each stage is."""
-        return {step.name: counts for step, counts in zip(self._plan.steps, self._run.counts, strict=False)}
+        return {step.name: counts for step, counts in zip(self._chain.steps, self._run.counts, strict=False)}
 
     @property
     def elapsed_s(self) -> float:
@@ -371,7 +370,7 @@ class RunHandle:
         """
         from trimtab.chains.data_tables import given_rows, results_table
 
-        return results_table(self.wait(), given_rows(self._given, self._plan.chain))
+        return results_table(self.wait(), given_rows(self._given, self._chain))
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
         """`wait`, without blocking the event loop."""
@@ -393,7 +392,7 @@ class RunHandle:
         self._thread.loop.call_soon_threadsafe(self._host.cancel, self._run)
 
     def _told(self, ending: Ending) -> None:
-        result = Result(ending, self._plan)
+        result = Result(ending, self._chain)
         self._kept.append(result)
         self._results.put(result)
 

@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from trimtab.chains.plan import PlannedStage, sent_code
+from trimtab.chains.graph import StageCall
+from trimtab.chains.stage_codes import sent_code
 from trimtab.clusters.processes.state_process import StateSetup
 from trimtab.errors import UsageError
 from trimtab.live.shared_state import Shared, StateAddress
@@ -35,7 +36,7 @@ _LONGEST_WAIT_S: Final = 5.0
 class SharedStates:
     """The states of some stages."""
 
-    def __init__(self, steps: Sequence[PlannedStage]) -> None:
+    def __init__(self, steps: Sequence[StageCall]) -> None:
         declared = {s.state_name: s for step in steps for s in step.stage.stage_options.state}
         self._declared: Mapping[str, Shared] = declared
         self._of = {step.code_name: [s.state_name for s in step.stage.stage_options.state] for step in steps}

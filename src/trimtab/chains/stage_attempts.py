@@ -51,7 +51,7 @@ class StageAttempts:
             self._forget_copy(item, at)
         for at in item.attempts:
             item.run.counts[at.step].running -= 1
-            step = item.run.plan.steps[at.step]
+            step = item.run.chain.steps[at.step]
             if not step.stage.is_batched:  # its batch goes on
                 self._limits.end(step)
         item.attempts.clear()
@@ -76,7 +76,7 @@ class StageAttempts:
         for member in item.in_turn(at, attempt):
             del item.attempts[member]
             item.run.counts[member.step].running -= 1
-        self._limits.end(item.run.plan.steps[at.step])
+        self._limits.end(item.run.chain.steps[at.step])
         yield Ended(item, at, attempt, sent.node, outcome)
 
     # Second attempts.
@@ -84,7 +84,7 @@ class StageAttempts:
     def look_in_s(self, sent: Sent) -> float:
         """How long an attempt may take until a second one is wanted; 0 = as long as it likes."""
         item, at, _ = sent.members[0]
-        step = item.run.plan.steps[at.step]
+        step = item.run.chain.steps[at.step]
         multiple = step.stage.stage_options.speculate
         if multiple <= 0.0:
             return 0.0
@@ -101,7 +101,7 @@ class StageAttempts:
         """A second attempt at the same instance; None: no other node has room."""
         item, at, _ = sent.members[0]
         host, size = self._host, item.sizes[at.step]
-        c = host.class_of(item.run.plan.steps[at.step])
+        c = host.class_of(item.run.chain.steps[at.step])
         if not host.loop.costs.is_learned(c):
             return None
         other = host.loop.other_node(item.row(at), sent.node, c, size)
@@ -177,7 +177,7 @@ class Fusion:
     def _is_short(self, item: ItemRun, at: StageInstance, node: int) -> bool:
         if item.tried.get(at, 0) or (item.number, at) in item.run.known:
             return False
-        c = self._host.class_of(item.run.plan.steps[at.step])
+        c = self._host.class_of(item.run.chain.steps[at.step])
         return self._host.loop.costs.expected_s(c, node, item.sizes[at.step]) < self._below_s
 
     def _inputs(self, item: ItemRun, at: StageInstance) -> list[Argument]:

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from trimtab.chains.graph import StageCall
 from trimtab.chains.host_state import HostState
-from trimtab.chains.plan import PlannedStage
 from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import Ended, ItemRun, Sent
 from trimtab.chains.stage_limits import LimitedStages
@@ -59,10 +59,10 @@ class StageBatches:
             step.code_name: _Gathered(
                 step.stage.stage_options.batch,
                 step.stage.stage_options.batch_wait_s,
-                frozenset(host.class_of(plan.steps[before]) for before in plan.all_before(k)),
+                frozenset(host.class_of(chain.steps[before]) for before in chain.all_before(k)),
             )
-            for plan in host.plans
-            for k, step in enumerate(plan.steps)
+            for chain in host.chains
+            for k, step in enumerate(chain.steps)
             if step.stage.is_batched
         }
         self._numbers = itertools.count(1)
@@ -73,13 +73,13 @@ class StageBatches:
         if self._gathered:
             self._absent = await self._host.backend.put(encode(None))
 
-    def takes(self, step: PlannedStage) -> bool:
+    def takes(self, step: StageCall) -> bool:
         """Whether a stage is batched."""
         return step.code_name in self._gathered
 
     def begin(self, item: ItemRun, at: StageInstance, node: int) -> Sent | None:
         """The batch to send now that the loop has placed an instance; None: it waits."""
-        step = item.run.plan.steps[at.step]
+        step = item.run.chain.steps[at.step]
         gathered = self._gathered[step.code_name]
         if at in item.attempts:  # it joined a batch before its turn came: the slot is for others
             self._host.loop.runs.lose(item.row(at), self._host.now_s(), float("inf"))
@@ -112,7 +112,7 @@ class StageBatches:
         gathered.since_s = self._host.now_s()
         return self._begun(node, batch)
 
-    def _joining(self, step: PlannedStage, most: int) -> list[Member]:
+    def _joining(self, step: StageCall, most: int) -> list[Member]:
         """Instances that wait for a slot in the loop's queue and are not tried one by one, the first ones."""
         if most <= 0:
             return []
@@ -185,7 +185,7 @@ class StageBatches:
         """
         awaited = [one for one in sent.members if _is_awaited(*one)]
         holder = sent.members[0]
-        step = holder[0].run.plan.steps[holder[1].step]
+        step = holder[0].run.chain.steps[holder[1].step]
         if holder not in awaited and awaited:  # its slot is free again: the others wait for another one
             for item, at, _ in awaited:
                 self._again(item, at, is_leader=False)
@@ -217,7 +217,7 @@ class StageBatches:
         """The ends of those instances of a batch that a caller still waits for."""
         members = sent.members
         item, at, _ = members[0]
-        step, count = item.run.plan.steps[at.step], len(outcome.outputs) - 1
+        step, count = item.run.chain.steps[at.step], len(outcome.outputs) - 1
         if outcome.error is None and count != len(members):
             text = f"a batch of {len(members)} gave {counted(count, 'output')}; expected one for each"
             self._host.refs.drop(outcome.outputs)
@@ -236,7 +236,7 @@ class StageBatches:
                 yield Ended(item, at, attempt, sent.node, _share(outcome, k, len(members)))
         self._limits.end(step)
 
-    def _learn(self, step: PlannedStage, service_s: float) -> None:
+    def _learn(self, step: StageCall, service_s: float) -> None:
         gathered = self._gathered[step.code_name]
         weight = RECENT if gathered.call_s else 1.0
         gathered.call_s += weight * (service_s - gathered.call_s)

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from trimtab.chains.graph import StageCall
 from trimtab.chains.host_state import HostState
-from trimtab.chains.plan import PlannedStage
 from trimtab.chains.run_progress import StageInstance
 from trimtab.chains.run_state import ItemRun
 
@@ -84,7 +84,7 @@ class LimitedStages:
 
     def holds_back(self, item: ItemRun, at: StageInstance) -> bool:
         """Whether an instance that the loop has started may not begin. Then it is started again later."""
-        limit, now_s = self._limits.get(item.run.plan.steps[at.step].code_name), self._host.now_s()
+        limit, now_s = self._limits.get(item.run.chain.steps[at.step].code_name), self._host.now_s()
         if limit is None:
             return False
         begins = limit.begin((item, at), now_s)
@@ -96,11 +96,11 @@ class LimitedStages:
 
     def pass_by(self, item: ItemRun, at: StageInstance) -> None:
         """An instance does not begin, though its turn may have come: another takes it."""
-        if (limit := self._limits.get(item.run.plan.steps[at.step].code_name)) is not None:
+        if (limit := self._limits.get(item.run.chain.steps[at.step].code_name)) is not None:
             limit.forget([(item, at)])
             self._offer(limit)
 
-    def end(self, step: PlannedStage) -> None:
+    def end(self, step: StageCall) -> None:
         """An attempt at a stage is over: another may begin in its place."""
         if (limit := self._limits.get(step.code_name)) is not None:
             limit.end()
@@ -108,7 +108,7 @@ class LimitedStages:
 
     def end_run(self, item: ItemRun) -> None:
         """A run is over. Others take the turns that its instances had."""
-        for k, step in enumerate(item.run.plan.steps if self._limits else ()):
+        for k, step in enumerate(item.run.chain.steps if self._limits else ()):
             if (limit := self._limits.get(step.code_name)) is not None:
                 limit.forget((item, at) for at in item.progress.instances(k))
                 self._offer(limit)

@@ -79,12 +79,12 @@ class StageOutcomes:
                 ready += item.progress.done(at, output)
             else:
                 counts.queued += 1
-                self._host.arrived[item.run.plan.steps[at.step].code_name] += 1
+                self._host.arrived[item.run.chain.steps[at.step].code_name] += 1
 
     def _note(self, ended: Ended) -> None:
         """Count an outcome, and log a failure."""
         item, outcome = ended.item, ended.outcome
-        stage = item.run.plan.steps[ended.at.step].name
+        stage = item.run.chain.steps[ended.at.step].name
         if self._metrics is not None:
             self._metrics.note(ended.attempt.stage, outcome)
         if outcome.profile:
@@ -104,7 +104,7 @@ class StageOutcomes:
         """Note the result of an attempt; that of the one which followed it waits until its turn comes."""
         item, at, attempt, node, outcome, _ = ended
         host, output = self._host, _output_of(outcome)
-        c, size_gib = host.class_of(item.run.plan.steps[at.step]), output.whole.size_bytes / GIB
+        c, size_gib = host.class_of(item.run.chain.steps[at.step]), output.whole.size_bytes / GIB
         host.loop.costs.learn(c, node, item.sizes[at.step], outcome, size_gib)
         counts = item.run.counts[at.step]
         counts.done += 1
@@ -146,7 +146,7 @@ class StageOutcomes:
         return True
 
     def _expand(self, item: ItemRun, step: int, count: int) -> None:
-        host, planned = self._host, item.run.plan.steps[step]
+        host, planned = self._host, item.run.chain.steps[step]
         host.loop.costs.learn_count(host.class_of(planned), count)
         moved = host.loop.runs.expand(item.place, item.run.template, step, count)
         if moved is None:
@@ -174,7 +174,7 @@ class StageOutcomes:
 
     def _memo_key(self, item: ItemRun, at: StageInstance) -> str:
         """Under which the result of a ready instance may be kept; "" = it is not."""
-        recorder, step = self._host.recorder, item.run.plan.steps[at.step]
+        recorder, step = self._host.recorder, item.run.chain.steps[at.step]
         if recorder is None or not step.stage.stage_options.deterministic:
             return ""
         key = item.memo_keys[at] = recorder.memo.key(step, self._host.arguments(item, at))
@@ -182,7 +182,7 @@ class StageOutcomes:
 
     def _fail(self, ended: Ended, error: StageError) -> None:
         item, at = ended.item, ended.at
-        options = item.run.plan.steps[at.step].stage.stage_options
+        options = item.run.chain.steps[at.step].stage.stage_options
         is_lost = error.cause in _LOST or (ended.attempt.then is not None and error.cause in _OF_WORKER)
         raised = item.raised.get(at, 0) + (not is_lost)
         item.raised[at] = raised
@@ -201,7 +201,7 @@ class StageOutcomes:
 
     def _give_up(self, item: ItemRun, at: StageInstance, error: StageError) -> None:
         """An instance gets no further attempt. Its run fails, or goes on without it."""
-        step = item.run.plan.steps[at.step]
+        step = item.run.chain.steps[at.step]
         item.run.counts[at.step].failed += 1
         item.failure = Failure(step.name, at.idx, item.tried[at], error)
         on_failure = step.stage.stage_options.on_failure
@@ -212,7 +212,7 @@ class StageOutcomes:
         self._host.loop.runs.give_up(item.row(at), self._host.now_s())
 
     def _fail_run(self, item: ItemRun, at: StageInstance, error: StageError) -> None:
-        step = item.run.plan.steps[at.step]
+        step = item.run.chain.steps[at.step]
         item.failure = Failure(step.name, at.idx, item.tried.get(at, 0), error)
         self._host.loop.runs.abort(item.place, self._host.now_s())
 

@@ -58,12 +58,11 @@ def predict(
 
     Returns how many inputs failed: their sizes cannot be read.
     """
-    from trimtab.chains.plan import planned
     from trimtab.chains.run_costs import workers_by_cost
     from trimtab.chains.session import Session
 
     nodes, speeds = _nodes(asked)
-    backend = workers_by_cost(planned(chain), nodes, speeds, _costs(chain, asked))
+    backend = workers_by_cost(chain, nodes, speeds, _costs(chain, asked))
     with Session(chain, on=backend, in_flight=len(given.values), **options) as session:
         handle = session.run(chain, given.values)
         results = handle.wait()
