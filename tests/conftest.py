@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -76,6 +78,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.nodeid in names]
         if not 0 < len(items) == len(failed):
             raise pytest.UsageError(f"--again: {len(items)} tests found of {len(failed)} that failed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A coroutine is a test too, in an event loop of its own; the marker `event_loop` names its kind."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    marker = pyfuncitem.get_closest_marker("event_loop")
+    with asyncio.Runner(loop_factory=marker.kwargs["factory"] if marker else None) as runner:
+        runner.run(pyfuncitem.obj(**given))
+    return True
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,6 @@ async def bench(
             await gateway.close()
 
 
-def run(test: Callable[[], Any]) -> None:
-    asyncio.run(test())
-
-
 @pytest.mark.parametrize(
     ("loading", "adapters", "items"),
     [
@@ -123,127 +119,103 @@ def run(test: Callable[[], Any]) -> None:
         ),
     ],
 )
-def test_a_plan_has_the_node_load_before_a_request_comes(
+async def test_a_plan_has_the_node_load_before_a_request_comes(
     tmp_path: Path, loading: str, adapters: str, items: list[str]
 ) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, loading, adapters) as made:
-            idle, placed = made.backends
-            await until(lambda: made.resident("n1") == items)
-            assert made.resident("n0") == []
-            assert placed.calls == [("load", items[0])]
-            assert await made.ask(items[0]) == (200, "n1")
-            assert (placed.cold, placed.served, idle.calls) == ([], items, [])
-            assert made.load_times()[items[0]] >= placed.load_s
-            text = exposition(made.gateway.metrics.store()).decode()
-            assert 'trimtab_loads_total{action="load",node="n1",outcome="done"} 1' in text
-            assert f'trimtab_item_load_seconds{{item="{items[0]}",type="same"}}' in text
-            assert f'trimtab_node_item_resident{{item="{items[0]}",node="n1"}} 1' in text
-
-    run(test)
+    async with bench(tmp_path, loading, adapters) as made:
+        idle, placed = made.backends
+        await until(lambda: made.resident("n1") == items)
+        assert made.resident("n0") == []
+        assert placed.calls == [("load", items[0])]
+        assert await made.ask(items[0]) == (200, "n1")
+        assert (placed.cold, placed.served, idle.calls) == ([], items, [])
+        assert made.load_times()[items[0]] >= placed.load_s
+        text = exposition(made.gateway.metrics.store()).decode()
+        assert 'trimtab_loads_total{action="load",node="n1",outcome="done"} 1' in text
+        assert f'trimtab_item_load_seconds{{item="{items[0]}",type="same"}}' in text
+        assert f'trimtab_node_item_resident{{item="{items[0]}",node="n1"}} 1' in text
 
 
-def test_what_no_plan_places_any_more_is_unloaded_where_that_is_wanted(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm, unload_unplaced: true}", places="places='idle'") as made:
-            await until(lambda: made.resident("n1") == ["m"])
-            assert await made.ask() == (200, "n1")
-            await until(lambda: made.backends[1].calls == [("load", "m"), ("unload", "m")])
-            assert made.resident("n1") == []
-
-    run(test)
+async def test_what_no_plan_places_any_more_is_unloaded_where_that_is_wanted(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm, unload_unplaced: true}", places="places='idle'") as made:
+        await until(lambda: made.resident("n1") == ["m"])
+        assert await made.ask() == (200, "n1")
+        await until(lambda: made.backends[1].calls == [("load", "m"), ("unload", "m")])
+        assert made.resident("n1") == []
 
 
-def test_a_load_that_fails_leaves_the_item_absent_and_backs_off(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm, backoff_s: 0.5}") as made:
-            placed = made.backends[1]
-            placed.fails = True
-            await until(lambda: placed.calls)
-            begun_s = asyncio.get_running_loop().time()
-            await asyncio.sleep(0.25)  # several plans later
-            assert (placed.calls, made.resident("n1")) == ([("load", "m")], [])
-            placed.fails = False
-            await until(lambda: made.resident("n1") == ["m"])
-            assert asyncio.get_running_loop().time() - begun_s > 0.4
-            assert placed.calls == [("load", "m")] * 2
-
-    run(test)
+async def test_a_load_that_fails_leaves_the_item_absent_and_backs_off(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm, backoff_s: 0.5}") as made:
+        placed = made.backends[1]
+        placed.fails = True
+        await until(lambda: placed.calls)
+        begun_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.25)  # several plans later
+        assert (placed.calls, made.resident("n1")) == ([("load", "m")], [])
+        placed.fails = False
+        await until(lambda: made.resident("n1") == ["m"])
+        assert asyncio.get_running_loop().time() - begun_s > 0.4
+        assert placed.calls == [("load", "m")] * 2
 
 
-def test_a_load_that_takes_too_long_is_undone(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm, timeout_s: 0.2, backoff_s: 60}") as made:
-            placed = made.backends[1]
-            placed.hangs = True
-            await until(lambda: ("unload", "m") in placed.calls)
-            assert placed.calls == [("load", "m"), ("unload", "m")]
-            assert made.resident("n1") == []
-            text = exposition(made.gateway.metrics.store()).decode()
-            assert 'trimtab_loads_total{action="load",node="n1",outcome="timeout"} 1' in text
-
-    run(test)
+async def test_a_load_that_takes_too_long_is_undone(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm, timeout_s: 0.2, backoff_s: 60}") as made:
+        placed = made.backends[1]
+        placed.hangs = True
+        await until(lambda: ("unload", "m") in placed.calls)
+        assert placed.calls == [("load", "m"), ("unload", "m")]
+        assert made.resident("n1") == []
+        text = exposition(made.gateway.metrics.store()).decode()
+        assert 'trimtab_loads_total{action="load",node="n1",outcome="timeout"} 1' in text
 
 
-def test_a_lost_node_holds_nothing_and_is_placed_again_when_it_is_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm, backoff_s: 0.1}") as made:
-            fleet, node = made.gateway.fleet, made.gateway.fleet.nodes[1]
-            await until(lambda: made.resident("n1") == ["m"])
-            made.backends[1].held.clear()  # its process ended
-            fleet.hold(node, Hold.BREAKER, "for the test", 0.3)
-            assert made.resident("n1") == []
-            await until(lambda: made.resident("n1") == ["m"])
-            assert made.backends[1].calls == [("load", "m")] * 2
-
-    run(test)
+async def test_a_lost_node_holds_nothing_and_is_placed_again_when_it_is_back(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm, backoff_s: 0.1}") as made:
+        fleet, node = made.gateway.fleet, made.gateway.fleet.nodes[1]
+        await until(lambda: made.resident("n1") == ["m"])
+        made.backends[1].held.clear()  # its process ended
+        fleet.hold(node, Hold.BREAKER, "for the test", 0.3)
+        assert made.resident("n1") == []
+        await until(lambda: made.resident("n1") == ["m"])
+        assert made.backends[1].calls == [("load", "m")] * 2
 
 
-def test_a_request_waits_for_the_load_that_it_needs_once_for_all(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm}", places="places='never'") as made:
-            first = made.backends[0]
-            answers = await asyncio.gather(*(made.ask() for _ in range(3)))
-            assert answers == [(200, "n0")] * 3
-            assert (first.calls, first.cold) == ([("load", "m")], [])
-            estimates = made.gateway.dispatcher.registry.estimates
-            (of,) = made.gateway.dispatcher.registry.classes
-            fixed_s, unit_s = estimates.of(of.key, "same")
-            assert fixed_s + unit_s < first.load_s, "the load is no part of the service"
-
-    run(test)
+async def test_a_request_waits_for_the_load_that_it_needs_once_for_all(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm}", places="places='never'") as made:
+        first = made.backends[0]
+        answers = await asyncio.gather(*(made.ask() for _ in range(3)))
+        assert answers == [(200, "n0")] * 3
+        assert (first.calls, first.cold) == ([("load", "m")], [])
+        estimates = made.gateway.dispatcher.registry.estimates
+        (of,) = made.gateway.dispatcher.registry.classes
+        fixed_s, unit_s = estimates.of(of.key, "same")
+        assert fixed_s + unit_s < first.load_s, "the load is no part of the service"
 
 
-def test_a_request_goes_elsewhere_when_its_node_cannot_load(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: vllm, backoff_s: 60}", places="places='never'") as made:
-            made.backends[0].fails = True
-            assert await made.ask() == (200, "n1")
-            made.backends[1].fails = True
-            made.backends[1].held.clear()
-            await until(lambda: made.resident("n1") == [])
-            status, _ = await made.ask()
-            assert status == 503
-
-    run(test)
+async def test_a_request_goes_elsewhere_when_its_node_cannot_load(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: vllm, backoff_s: 60}", places="places='never'") as made:
+        made.backends[0].fails = True
+        assert await made.ask() == (200, "n1")
+        made.backends[1].fails = True
+        made.backends[1].held.clear()
+        await until(lambda: made.resident("n1") == [])
+        status, _ = await made.ask()
+        assert status == 503
 
 
-def test_the_first_answer_of_a_cold_node_teaches_the_load_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with bench(tmp_path, "{models: ollama}", places="places='never'", load_s=0.6) as made:
-            assert await made.ask() == (200, "n0")
-            assert made.backends[0].cold == ["m"]
-            assert made.load_times() == {}, "nothing to compare with yet"
-            # What spans a stall of a busy machine is not timed: then the model leaves once more.
-            while len(made.backends[0].cold) < 50 and "m" not in made.load_times():
-                for _ in range(12):
-                    await made.ask()
-                if "m" not in made.load_times():
-                    made.backends[0].held.clear()
-                    await until(lambda: "m" not in made.resident("n0"), "the model has left")
-            assert 0.3 < made.load_times()["m"] < 1.5
-            view = next(iter(made.gateway.dispatcher.pools.values())).live.view()
-            assert view.load_s[0, 0] == made.load_times()["m"]
-            assert made.backends[0].calls == []
-
-    run(test)
+async def test_the_first_answer_of_a_cold_node_teaches_the_load_time(tmp_path: Path) -> None:
+    async with bench(tmp_path, "{models: ollama}", places="places='never'", load_s=0.6) as made:
+        assert await made.ask() == (200, "n0")
+        assert made.backends[0].cold == ["m"]
+        assert made.load_times() == {}, "nothing to compare with yet"
+        # What spans a stall of a busy machine is not timed: then the model leaves once more.
+        while len(made.backends[0].cold) < 50 and "m" not in made.load_times():
+            for _ in range(12):
+                await made.ask()
+            if "m" not in made.load_times():
+                made.backends[0].held.clear()
+                await until(lambda: "m" not in made.resident("n0"), "the model has left")
+        assert 0.3 < made.load_times()["m"] < 1.5
+        view = next(iter(made.gateway.dispatcher.pools.values())).live.view()
+        assert view.load_s[0, 0] == made.load_times()["m"]
+        assert made.backends[0].calls == []

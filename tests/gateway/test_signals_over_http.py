@@ -60,40 +60,37 @@ def served(backends: dict[str, Backend]) -> Counter[str]:
     return found
 
 
-def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
-    async def main() -> None:
-        async with Backend() as calm, Backend() as busy:
-            for backend, frac in ((calm, 0.01), (busy, 0.99)):
-                backend.answers |= {CHAT: (200, ANSWER), **pages(frac)}
-                backend.headers["Content-Type"] = "application/json"
-            backends = {"calm": calm, "busy": busy}
-            config = parse_config(CONFIG.format(calm=calm.url, busy=busy.url), "g.yaml")
-            gateway = Gateway(config, asyncio.get_running_loop())
-            sock = socket.create_server(("127.0.0.1", 0))
-            await gateway.open(sock)
-            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-            try:
-                await until(lambda: figures(gateway)["busy"]["resources"].get("gpu_milli"))
+async def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
+    async with Backend() as calm, Backend() as busy:
+        for backend, frac in ((calm, 0.01), (busy, 0.99)):
+            backend.answers |= {CHAT: (200, ANSWER), **pages(frac)}
+            backend.headers["Content-Type"] = "application/json"
+        backends = {"calm": calm, "busy": busy}
+        config = parse_config(CONFIG.format(calm=calm.url, busy=busy.url), "g.yaml")
+        gateway = Gateway(config, asyncio.get_running_loop())
+        sock = socket.create_server(("127.0.0.1", 0))
+        await gateway.open(sock)
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        try:
+            await until(lambda: figures(gateway)["busy"]["resources"].get("gpu_milli"))
+            served(backends)
+            await ask(url, 40)
+            assert served(backends) == {"calm": 40, "busy": 0}
+            shown(gateway)
+            calm.answers |= pages(0.99)
+            busy.answers |= pages(0.01)
+            await until(lambda: figures(gateway)["busy"]["resources"]["gpu_milli"]["used"] < 100)
+
+            async def is_seen() -> bool:
                 served(backends)
-                await ask(url, 40)
-                assert served(backends) == {"calm": 40, "busy": 0}
-                shown(gateway)
-                calm.answers |= pages(0.99)
-                busy.answers |= pages(0.01)
-                await until(lambda: figures(gateway)["busy"]["resources"]["gpu_milli"]["used"] < 100)
+                await ask(url, 1)
+                return served(backends)["busy"] == 1
 
-                async def is_seen() -> bool:
-                    served(backends)
-                    await ask(url, 1)
-                    return served(backends)["busy"] == 1
-
-                await until(is_seen)  # it is written to the state
-                await ask(url, 40)
-                assert served(backends) == {"calm": 0, "busy": 40}
-            finally:
-                await gateway.close()
-
-    asyncio.run(main())
+            await until(is_seen)  # it is written to the state
+            await ask(url, 40)
+            assert served(backends) == {"calm": 0, "busy": 40}
+        finally:
+            await gateway.close()
 
 
 def figures(gateway: Gateway) -> dict[str, SignalFigures]:

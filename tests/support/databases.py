@@ -8,10 +8,13 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
+from trimtab.jobs import JobStore
 
 
 class Postgres:
@@ -78,3 +81,13 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'store.db'}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.url(f"t{secrets.token_hex(4)}")
+
+
+@asynccontextmanager
+async def opened_store(url: str) -> AsyncIterator[JobStore]:
+    store = JobStore(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

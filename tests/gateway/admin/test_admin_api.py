@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from unittest.mock import patch
 
 import aiohttp
@@ -16,18 +16,17 @@ from trimtab.gateway.admin.auth import MOST_SESSIONS, AdminAuth, digest
 from trimtab.gateway.model import Health
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
-Check = Callable[[Admin, aiohttp.ClientSession], Awaitable[None]]
 
 
-def with_admin(check: Check, control: FakeControl | None = None) -> None:
-    async def main() -> None:
-        async with (
-            open_admin(control) as admin,
-            aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client,
-        ):
-            await check(admin, client)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def with_admin(
+    control: FakeControl | None = None,
+) -> AsyncIterator[tuple[Admin, aiohttp.ClientSession]]:
+    async with (
+        open_admin(control) as admin,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client,
+    ):
+        yield admin, client
 
 
 async def status_of(answer: object) -> int:
@@ -58,28 +57,24 @@ async def sign_in(admin: Admin, client: aiohttp.ClientSession) -> None:
         "/static/nodes.js",
     ],
 )
-def test_nothing_is_read_without_a_key(path: str) -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_nothing_is_read_without_a_key(path: str) -> None:
+    async with with_admin() as (admin, client):
         assert await status_of(client.get(admin.base + path)) == 401
         wrong = {"Authorization": "Bearer tt-wrong"}
         assert await status_of(client.get(admin.base + path, headers=wrong)) == 401
 
-    with_admin(check)
 
-
-def test_health_and_the_sign_in_page_are_open_and_the_dashboard_leads_there() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_health_and_the_sign_in_page_are_open_and_the_dashboard_leads_there() -> None:
+    async with with_admin() as (admin, client):
         assert await status_of(client.get(admin.base + "/health")) == 200
         async with client.get(admin.base + "/") as response:
             assert response.url.path == "/login"
             assert "Admin key" in await response.text()
             assert "default-src 'none'" in response.headers["Content-Security-Policy"]
 
-    with_admin(check)
 
-
-def test_a_key_reads_everything() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_a_key_reads_everything() -> None:
+    async with with_admin() as (admin, client):
         async with client.get(admin.base + "/admin/status", headers=BEARER) as response:
             status = await response.json()
         assert len(status["nodes"]) == 8
@@ -104,11 +99,9 @@ def test_a_key_reads_everything() -> None:
             assert "trimtab_requests_total" in await response.text()
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
-    with_admin(check)
 
-
-def test_usage_is_told_of_all_or_of_one_and_not_while_the_store_is_away() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_usage_is_told_of_all_or_of_one_and_not_while_the_store_is_away() -> None:
+    async with with_admin() as (admin, client):
         url = admin.base + "/admin/usage"
         for query, tenant in (("", "search"), ("?tenant=design", "design")):
             async with client.get(url + query, headers=BEARER) as response:
@@ -117,13 +110,10 @@ def test_usage_is_told_of_all_or_of_one_and_not_while_the_store_is_away() -> Non
             assert response.status == 503
             assert (await response.json())["error"]["code"] == "store_unavailable"
 
-    with_admin(check)
 
-
-def test_nodes_are_added_drained_and_removed() -> None:
+async def test_nodes_are_added_drained_and_removed() -> None:
     control = FakeControl(2, lived_s=3)
-
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+    async with with_admin(control) as (admin, client):
         nodes = admin.base + "/admin/nodes"
         spec = {"name": "new", "url": "http://127.0.0.1:9"}
         assert await status_of(client.post(nodes, headers=BEARER, json=spec)) == 201
@@ -143,11 +133,9 @@ def test_nodes_are_added_drained_and_removed() -> None:
         assert await status_of(client.delete(nodes + "/new", headers=BEARER)) == 404
         assert await status_of(client.put(nodes, headers=BEARER)) == 405
 
-    with_admin(check, control)
 
-
-def test_a_link_is_good_once_and_a_session_ends_with_signing_out() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_a_link_is_good_once_and_a_session_ends_with_signing_out() -> None:
+    async with with_admin() as (admin, client):
         token = admin.auth.make_link_token()
         async with client.get(f"{admin.base}/login?token={token}") as response:
             assert response.url.path == "/"
@@ -160,21 +148,17 @@ def test_a_link_is_good_once_and_a_session_ends_with_signing_out() -> None:
         assert await status_of(out) == 303
         assert await status_of(client.get(admin.base + "/admin/nodes")) == 401
 
-    with_admin(check)
 
-
-def test_a_key_signs_in_by_the_form() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_a_key_signs_in_by_the_form() -> None:
+    async with with_admin() as (admin, client):
         own = {"Origin": admin.base}
         assert await status_of(client.post(admin.base + "/login", data={"key": "no"}, headers=own)) == 401
         assert await status_of(client.post(admin.base + "/login", data={"key": KEY}, headers=own)) == 200
         assert await status_of(client.get(admin.base + "/admin/nodes")) == 200
 
-    with_admin(check)
 
-
-def test_a_foreign_page_changes_nothing() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_a_foreign_page_changes_nothing() -> None:
+    async with with_admin() as (admin, client):
         await sign_in(admin, client)
         reload = admin.base + "/admin/reload"
         assert await status_of(client.post(reload)) == 403
@@ -183,8 +167,6 @@ def test_a_foreign_page_changes_nothing() -> None:
         assert await status_of(client.post(reload, headers={"Origin": admin.base})) == 200
         assert await status_of(client.post(reload, headers={"x-trimtab-admin": "1"})) == 200
         assert admin.control.reloads == 2
-
-    with_admin(check)
 
 
 @pytest.mark.parametrize(
@@ -198,23 +180,19 @@ def test_a_foreign_page_changes_nothing() -> None:
         ("[", 421),
     ],
 )
-def test_only_known_hosts(host: str, status: int) -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_only_known_hosts(host: str, status: int) -> None:
+    async with with_admin() as (admin, client):
         assert await status_of(client.get(admin.base + "/health", headers={"Host": host})) == status
-
-    with_admin(check)
 
 
 @pytest.mark.parametrize("name", ["..%2fapp.py", "%2e%2e/app.py", "app.py", "none.js", "..%5capp.py"])
-def test_static_files_are_only_those_of_the_page(name: str) -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_static_files_are_only_those_of_the_page(name: str) -> None:
+    async with with_admin() as (admin, client):
         assert await status_of(client.get(f"{admin.base}/static/{name}", headers=BEARER)) == 404
 
-    with_admin(check)
 
-
-def test_the_stream_sends_history_once_and_then_seconds() -> None:
-    async def check(admin: Admin, client: aiohttp.ClientSession) -> None:
+async def test_the_stream_sends_history_once_and_then_seconds() -> None:
+    async with with_admin() as (admin, client):
         async with client.get(admin.base + "/admin/stream", headers=BEARER) as response:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             events = []
@@ -225,8 +203,6 @@ def test_the_stream_sends_history_once_and_then_seconds() -> None:
         assert len(events[0]["history"]) > 3
         assert [len(event["history"]) for event in events[1:]] == [1, 1]
         assert events[2]["history"][0]["at_s"] > events[1]["history"][0]["at_s"]
-
-    with_admin(check)
 
 
 def test_links_and_sessions_expire_and_are_bounded() -> None:

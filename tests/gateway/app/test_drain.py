@@ -33,11 +33,11 @@ async def _all_are_told(gateway: ServedGateway) -> bool:
     return True
 
 
-async def _with_a_request(folder: Path) -> None:
+async def test_while_a_request_ends_all_others_are_told(tmp_path: Path) -> None:
     config = {"drain_s": DRAIN_S}
     async with (
         CountingBackend() as backend,
-        serving(folder, config | {"nodes": [node(backend)]}) as gateway,
+        serving(tmp_path, config | {"nodes": [node(backend)]}) as gateway,
     ):
         slow = asyncio.ensure_future(gateway.chat("slow"))
         await until(lambda: _runs(backend, 1), "it is on its way")
@@ -48,15 +48,11 @@ async def _with_a_request(folder: Path) -> None:
         assert await gateway.ended() == 0
 
 
-def test_while_a_request_ends_all_others_are_told(tmp_path: Path) -> None:
-    asyncio.run(_with_a_request(tmp_path))
-
-
-async def _with_jobs(folder: Path) -> None:
+async def test_jobs_are_drained_too(tmp_path: Path) -> None:
     """One job is sent, one waits for its place; after a restart none is lost and none has run twice."""
     async with CountingBackend() as backend:
         config = {"drain_s": DRAIN_S, "nodes": [node(backend, capacity=1)]}
-        async with serving(folder, config) as gateway:
+        async with serving(tmp_path, config) as gateway:
             ids = [await _submit(gateway) for _ in range(2)]
             await until(lambda: _runs(backend, 1), "a job runs")
             gateway.signal(signal.SIGTERM)
@@ -64,14 +60,10 @@ async def _with_jobs(folder: Path) -> None:
             backend.let_go.set()
             assert await gateway.ended() == 0
             assert backend.served == 1
-        async with serving(folder, config) as heir:
+        async with serving(tmp_path, config) as heir:
             for job in ids:
                 assert await until(lambda job=job: _end(heir, job), "the job ends") == "done"
         assert backend.served == 2
-
-
-def test_jobs_are_drained_too(tmp_path: Path) -> None:
-    asyncio.run(_with_jobs(tmp_path))
 
 
 async def _submit(gateway: ServedGateway) -> str:

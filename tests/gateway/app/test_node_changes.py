@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from support.databases import opened_store
 from trimtab.errors import ConfigError
 from trimtab.gateway.app.node_changes import NodeChanges
 from trimtab.gateway.model import Health
@@ -49,18 +50,6 @@ class Replica:
         self.fleet.close()
 
 
-def with_store(store_url: str, test: Callable[[JobStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        store = JobStore(store_url)
-        await store.open()
-        try:
-            await test(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
-
-
 CHANGED = {"a": "draining", "c": "works", "new": "works"}
 
 
@@ -72,8 +61,8 @@ async def changed(replica: Replica) -> None:
     assert replica.seen() == CHANGED
 
 
-def test_it_holds_over_a_reload_and_a_restart(store_url: str) -> None:
-    async def test(store: JobStore) -> None:
+async def test_it_holds_over_a_reload_and_a_restart(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         first = Replica(store)
         await changed(first)
         first.reload()
@@ -91,11 +80,9 @@ def test_it_holds_over_a_reload_and_a_restart(store_url: str) -> None:
         ]
         await second.end()
 
-    with_store(store_url, test)
 
-
-def test_it_ends_when_an_operator_undoes_it(store_url: str) -> None:
-    async def test(store: JobStore) -> None:
+async def test_it_ends_when_an_operator_undoes_it(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         replica = Replica(store)
         await changed(replica)
         await replica.changes.drain("new")
@@ -112,11 +99,9 @@ def test_it_ends_when_an_operator_undoes_it(store_url: str) -> None:
         assert again.seen() == dict.fromkeys(CONFIGURED, "works")
         await again.end()
 
-    with_store(store_url, test)
 
-
-def test_replicas_take_over_each_others_changes(store_url: str) -> None:
-    async def test(store: JobStore) -> None:
+async def test_replicas_take_over_each_others_changes(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         first, second = Replica(store), Replica(store)
         await second.changes.open()
         await changed(first)
@@ -130,16 +115,14 @@ def test_replicas_take_over_each_others_changes(store_url: str) -> None:
         await first.end()
         await second.end()
 
-    with_store(store_url, test)
 
-
-def test_without_the_database_it_holds_and_is_written_later(
+async def test_without_the_database_it_holds_and_is_written_later(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
         raise StoreUnavailable("no answer")
 
-    async def test(store: JobStore) -> None:
+    async with opened_store(store_url) as store:
         replica = Replica(store)
         with monkeypatch.context() as patched:
             patched.setattr(store, "read", away)
@@ -155,11 +138,9 @@ def test_without_the_database_it_holds_and_is_written_later(
         assert again.seen() == CHANGED
         await again.end()
 
-    with_store(store_url, test)
 
-
-def test_a_drained_node_that_comes_later_or_comes_back_is_drained(store_url: str) -> None:
-    async def test(store: JobStore) -> None:
+async def test_a_drained_node_that_comes_later_or_comes_back_is_drained(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         first = Replica(store)
         first.fleet.add(spec("found"), "dns:x")
         await first.changes.open()
@@ -175,5 +156,3 @@ def test_a_drained_node_that_comes_later_or_comes_back_is_drained(store_url: str
         assert second.fleet.add(spec("found"), "dns:x") is node  # it was leaving
         assert not second.fleet.gets_work(node)
         await second.end()
-
-    with_store(store_url, test)

@@ -57,22 +57,19 @@ def test_a_gateway_is_ready_when_a_node_is_known_with_its_models(tmp_path: Path,
         asyncio.run(main(port))
 
 
-def test_a_process_that_still_compiles_says_so_and_leaves_the_socket_to_what_serves_then() -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            async with aiohttp.ClientSession(headers={"Authorization": "Bearer any"}) as session:
+async def test_a_process_that_still_compiles_says_so_and_leaves_the_socket_to_what_serves_then() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with aiohttp.ClientSession(headers={"Authorization": "Bearer any"}) as session:
 
-                async def asked(method: str, path: str) -> tuple[int, str]:
-                    async with session.request(method, url + path, data=b"{}") as answer:
-                        return answer.status, await answer.text()
+            async def asked(method: str, path: str) -> tuple[int, str]:
+                async with session.request(method, url + path, data=b"{}") as answer:
+                    return answer.status, await answer.text()
 
-                async with not_ready(listening, Settings(), "it compiles"):
-                    assert await asked("GET", "/health") == (200, '{"status":"ok"}')
-                    assert await asked("GET", "/ready") == (503, '{"ready":false,"reason":"it compiles"}')
-                    status, text = await asked("POST", "/v1/chat/completions")
-                    assert (status, '"code":"starting"' in text) == (503, True)
-                async with not_ready(listening, Settings(), "later"):
-                    assert (await asked("GET", "/ready"))[1] == '{"ready":false,"reason":"later"}'
-
-    asyncio.run(main())
+            async with not_ready(listening, Settings(), "it compiles"):
+                assert await asked("GET", "/health") == (200, '{"status":"ok"}')
+                assert await asked("GET", "/ready") == (503, '{"ready":false,"reason":"it compiles"}')
+                status, text = await asked("POST", "/v1/chat/completions")
+                assert (status, '"code":"starting"' in text) == (503, True)
+            async with not_ready(listening, Settings(), "later"):
+                assert (await asked("GET", "/ready"))[1] == '{"ready":false,"reason":"later"}'

@@ -188,14 +188,14 @@ class Balancer:
             return False
 
 
-async def _behind_a_balancer(folder: Path) -> None:
+async def test_a_replica_behind_a_balancer_is_drained(tmp_path: Path) -> None:
     """No client retries anything."""
     async with CountingBackend() as backend:
         backend.service_s = 0.01
-        config = _config(folder, backend, f"sqlite:///{folder / 'shared.db'}")
+        config = _config(tmp_path, backend, f"sqlite:///{tmp_path / 'shared.db'}")
         async with (
-            serving(_folder(folder, "one"), config) as first,
-            serving(_folder(folder, "two"), config) as second,
+            serving(_folder(tmp_path, "one"), config) as first,
+            serving(_folder(tmp_path, "two"), config) as second,
         ):
             balancer = Balancer([first.url, second.url])
             checks = asyncio.create_task(balancer.check())
@@ -204,7 +204,3 @@ async def _behind_a_balancer(folder: Path) -> None:
                 await _upgrade(first, backend)
             assert load.statuses.keys() == {200, 202}
             checks.cancel()
-
-
-def test_a_replica_behind_a_balancer_is_drained(tmp_path: Path) -> None:
-    asyncio.run(_behind_a_balancer(tmp_path))

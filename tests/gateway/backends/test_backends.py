@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import socket
@@ -157,18 +156,15 @@ def test_models_health_metrics_and_errors(chat: BackendProcess) -> None:
     assert bad in raw(chat, lambda got: bad in got, b"{no json")
 
 
-def test_realtime_echoes(chat: BackendProcess) -> None:
-    async def main() -> None:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"{chat.url}/v1/realtime") as websocket,
-        ):
-            await websocket.send_str("hello")
-            await websocket.send_bytes(b"\0\1")
-            assert await websocket.receive_str() == "hello"
-            assert await websocket.receive_bytes() == b"\0\1"
-
-    asyncio.run(main())
+async def test_realtime_echoes(chat: BackendProcess) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{chat.url}/v1/realtime") as websocket,
+    ):
+        await websocket.send_str("hello")
+        await websocket.send_bytes(b"\0\1")
+        assert await websocket.receive_str() == "hello"
+        assert await websocket.receive_bytes() == b"\0\1"
 
 
 def test_images(backends: dict[str, BackendProcess]) -> None:

@@ -113,19 +113,16 @@ def test_others_have_none() -> None:
     )
 
 
-def test_a_pool_follows_its_plans_and_begins_anew_with_its_state() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        fleet, policy = Fleet(loop), Second()
-        fleet.add(NodeSpec("n0", "http://127.0.0.1:1", ("a",), 4))
-        rules = DispatchRules(PolicyChoice("second", policy, policy))
-        dispatcher = PolicyDispatcher(loop, fleet, rules, inline_plans=True, mode="interpreted")
-        await dispatcher.open()
-        candidate = dispatcher.pools["second"].active_candidate
-        for switches in (1, 3):  # a new state begins with the first candidate
-            await until(lambda n=switches: summary(candidate, dispatcher.now_s())["switches"] >= n)
-            fleet.add(NodeSpec(f"n{switches}", f"http://127.0.0.1:{switches + 1}", ("a",), 4))
-        assert dispatcher.pools["second"].active_candidate is candidate
-        dispatcher.close()
-
-    asyncio.run(main())
+async def test_a_pool_follows_its_plans_and_begins_anew_with_its_state() -> None:
+    loop = asyncio.get_running_loop()
+    fleet, policy = Fleet(loop), Second()
+    fleet.add(NodeSpec("n0", "http://127.0.0.1:1", ("a",), 4))
+    rules = DispatchRules(PolicyChoice("second", policy, policy))
+    dispatcher = PolicyDispatcher(loop, fleet, rules, inline_plans=True, mode="interpreted")
+    await dispatcher.open()
+    candidate = dispatcher.pools["second"].active_candidate
+    for switches in (1, 3):  # a new state begins with the first candidate
+        await until(lambda n=switches: summary(candidate, dispatcher.now_s())["switches"] >= n)
+        fleet.add(NodeSpec(f"n{switches}", f"http://127.0.0.1:{switches + 1}", ("a",), 4))
+    assert dispatcher.pools["second"].active_candidate is candidate
+    dispatcher.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from support.gateway.plane import KEY_DIGEST, TENANT, answers, gateway, in_loop, ok, post
+from support.gateway.plane import KEY_DIGEST, TENANT, answers, gateway, ok, post
 from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.keys import TenantLimits
@@ -58,7 +58,6 @@ def chat(model: str, more: str = "") -> bytes:
     return b'{"messages":[],%b"model" : %b}' % (more.encode(), orjson.dumps(model))
 
 
-@in_loop
 async def test_aliases_and_fallbacks_put_the_models_name_in_the_body() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen), look=routed()) as g:
@@ -81,7 +80,6 @@ async def test_aliases_and_fallbacks_put_the_models_name_in_the_body() -> None:
         assert b"model_not_found" in answer
 
 
-@in_loop
 async def test_a_fallback_holds_whatever_route_leads_to_its_model() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen), look=routed()) as g:
@@ -100,7 +98,6 @@ async def test_a_fallback_holds_whatever_route_leads_to_its_model() -> None:
             assert seen[-1][1] == chat(model)
 
 
-@in_loop
 async def test_aliases_in_forms_and_queries() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen), look=routed()) as g:
@@ -120,7 +117,6 @@ async def test_aliases_in_forms_and_queries() -> None:
 LONG = b"x" * 3000
 
 
-@in_loop
 async def test_aliases_in_bodies_that_are_too_long_for_memory() -> None:
     form = (
         b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
@@ -145,7 +141,6 @@ async def test_aliases_in_bodies_that_are_too_long_for_memory() -> None:
                 assert b"content-length: %d\r\n" % len(body % model) in seen[-1][0]
 
 
-@in_loop
 async def test_a_canary_gets_its_share_and_an_id_always_the_same_model() -> None:
     async with gateway(answers(ok(b"{}")), look=routed()) as g:
         for _ in range(14):
@@ -159,7 +154,6 @@ async def test_a_canary_gets_its_share_and_an_id_always_the_same_model() -> None
         assert len({end.facts.model for end in g.notes.ends[before:] if end.facts is not None}) == 1
 
 
-@in_loop
 async def test_a_response_is_that_of_the_path_whatever_the_body_says() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         for body in (b"", b'{"model":"m","previous_response_id":"resp_1"}'):
@@ -173,7 +167,6 @@ def limited(**limits: float) -> Tenant:
     return Tenant("limited", 1, limits=Limits(TenantLimits.model_validate(limits)))
 
 
-@in_loop
 async def test_tokens_are_given_back_where_no_node_connected() -> None:
     tenant = limited(tokens_per_minute=1000)
     with socket.socket() as nobody:
@@ -185,7 +178,6 @@ async def test_tokens_are_given_back_where_no_node_connected() -> None:
                 assert (await g.raw(post(asked)))[9:12] == b"503"
 
 
-@in_loop
 async def test_limits_of_a_tenant_are_429_and_give_their_places_back() -> None:
     tenant = limited(requests_per_minute=3)
     async with gateway(answers(ok(b"{}")), look=routed(tenant)) as g:
@@ -210,7 +202,6 @@ async def test_limits_of_a_tenant_are_429_and_give_their_places_back() -> None:
         assert tenant.limits.in_flight == 0
 
 
-@in_loop
 async def test_tokens_are_counted_as_they_were_used() -> None:
     used = ok(b'{"usage":{"prompt_tokens":1,"completion_tokens":1}}')
     asked = chat("big", '"max_tokens":90,')
@@ -228,7 +219,6 @@ def test_ids_differ() -> None:
     assert len(ids()) == 32
 
 
-@in_loop
 async def test_files_are_sent_whole_and_missing_ones_are_404(tmp_path: Path) -> None:
     content = os.urandom(3_000_000)
     (tmp_path / "result").write_bytes(content)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -41,24 +42,19 @@ async def ask(plane: Plane, said: dict[str, Any], *how: str) -> tuple[bytes, Any
     return head, json.loads(body)
 
 
-def on_plane(
-    test: Callable[[Plane], Any], *backends: PartsBackend, most: int = 3, window_s: float = 0.2
-) -> None:
-    async def main() -> None:
-        async with gateway(*backends, look=Admission(Endpoints(), TENANTS.get)) as plane:
-            plane.context.grouping = GroupedRequests(
-                frozenset(), lambda _, n: [n], frozenset({"m"}), lambda _: (most, window_s)
-            )
-            await test(plane)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_plane(*backends: PartsBackend, most: int = 3, window_s: float = 0.2) -> AsyncIterator[Plane]:
+    async with gateway(*backends, look=Admission(Endpoints(), TENANTS.get)) as plane:
+        plane.context.grouping = GroupedRequests(
+            frozenset(), lambda _, n: [n], frozenset({"m"}), lambda _: (most, window_s)
+        )
+        yield plane
 
 
-def test_requests_that_fill_a_batch_go_at_once_and_each_gets_its_own_answer() -> None:
+async def test_requests_that_fill_a_batch_go_at_once_and_each_gets_its_own_answer() -> None:
     backend = PartsBackend()
     said = [embed("a"), embed(["bb", "ccc"]), embed("dddd")]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, window_s=60.0) as plane:
         found = await asyncio.gather(*(ask(plane, one) for one in said))
         assert [answer for _, answer in found] == [answer_to(EMBEDDINGS, one) for one in said]
         assert all(b"x-trimtab-batch: 3" in head for head, _ in found)
@@ -67,13 +63,10 @@ def test_requests_that_fill_a_batch_go_at_once_and_each_gets_its_own_answer() ->
         assert sorted(end.usage.prompt_tokens for end in plane.notes.ends if end.usage) == [1, 4, 5]
         assert {(end.outcome, end.is_inner) for end in plane.notes.ends} == {(Outcome.DONE, False)}
 
-    on_plane(test, backend, window_s=60.0)
 
-
-def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> None:
+async def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> None:
     backend = PartsBackend()
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, window_s=0.1) as plane:
         alone = embed("a", user="u")
         head, answer = await ask(plane, alone)
         assert answer == answer_to(EMBEDDINGS, alone)
@@ -88,8 +81,6 @@ def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> No
         assert len(backend.asked) == 2
         assert backend.asked[0] == alone
 
-    on_plane(test, backend, window_s=0.1)
-
 
 @pytest.mark.parametrize(
     ("said", "key"),
@@ -100,22 +91,18 @@ def test_a_batch_goes_when_its_window_ends_and_one_alone_goes_as_it_came() -> No
         ({"model": "n", "input": "bb"}, "k"),
     ],
 )
-def test_unlike_requests_are_never_in_one_batch(said: dict[str, Any], key: str) -> None:
+async def test_unlike_requests_are_never_in_one_batch(said: dict[str, Any], key: str) -> None:
     backend = PartsBackend()
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend) as plane:
         (_, first), (_, second) = await asyncio.gather(ask(plane, embed("a")), ask(plane, said, key))
         assert first == answer_to(EMBEDDINGS, embed("a"))
         assert second == answer_to(EMBEDDINGS, said)
         assert len(backend.asked) == 2
 
-    on_plane(test, backend)
 
-
-def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
+async def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
     backend = PartsBackend(refuses="bad")
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, window_s=60.0) as plane:
         texts = ("a", "bad", "ccc")
         found = await asyncio.gather(*(ask(plane, embed(text)) for text in texts))
         assert [b" 200 " in head for head, _ in found] == [True, False, True]
@@ -123,13 +110,10 @@ def test_a_text_that_a_node_refuses_fails_its_own_request_only() -> None:
         assert found[2][1] == answer_to(EMBEDDINGS, embed("ccc"))
         assert len(backend.asked) == 4
 
-    on_plane(test, backend, window_s=60.0)
 
-
-def test_batches_that_a_node_refuses_for_their_number_become_smaller_until_none_is_sent() -> None:
+async def test_batches_that_a_node_refuses_for_their_number_become_smaller_until_none_is_sent() -> None:
     backend = PartsBackend(refuses='["')  # any list of texts
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, most=4, window_s=60.0) as plane:
         for sizes in ([4, 1, 1, 1, 1], [2, 1, 1, 1, 1], [1, 1, 1, 1]):
             backend.asked.clear()
             said = [embed(f"text {k}") for k in range(4)]
@@ -140,25 +124,19 @@ def test_batches_that_a_node_refuses_for_their_number_become_smaller_until_none_
                 sizes = [2, *sizes]  # the second pair was on its way before the first was judged
             assert sorted(asked, reverse=True) == sizes
 
-    on_plane(test, backend, most=4, window_s=60.0)
 
-
-def test_requests_of_a_lost_batch_go_on_alone() -> None:
+async def test_requests_of_a_lost_batch_go_on_alone() -> None:
     backends = [PartsBackend(fails=1), PartsBackend(fails=1)]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         found = await asyncio.gather(*(ask(plane, embed(text)) for text in ("a", "bb", "ccc")))
         assert [answer for _, answer in found] == [
             answer_to(EMBEDDINGS, embed(text)) for text in ("a", "bb", "ccc")
         ]
 
-    on_plane(test, *backends)
 
-
-def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
+async def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
     backend = PartsBackend(waits=True)
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend) as plane:
         others = [asyncio.create_task(ask(plane, embed(text))) for text in ("a", "bb")]
         _, writer = await plane.connect()
         writer.write(request(embed("gone")))
@@ -177,13 +155,10 @@ def test_a_client_that_leaves_does_not_disturb_the_others() -> None:
             "done",
         ]
 
-    on_plane(test, backend)
 
-
-def test_a_batch_ends_when_all_its_clients_have_left() -> None:
+async def test_a_batch_ends_when_all_its_clients_have_left() -> None:
     backend = PartsBackend(waits=True)
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend) as plane:
         writers = [(await plane.connect())[1] for _ in range(3)]
         for k, writer in enumerate(writers):
             writer.write(request(embed(f"t{k}")))
@@ -193,14 +168,11 @@ def test_a_batch_ends_when_all_its_clients_have_left() -> None:
         await until(lambda: backend.dropped == 1)
         await until(lambda: len(plane.notes.ends) == 3)
 
-    on_plane(test, backend)
 
-
-def test_without_a_window_what_waits_for_a_node_goes_as_one() -> None:
+async def test_without_a_window_what_waits_for_a_node_goes_as_one() -> None:
     """The second waits beside the first, the third leaves again, the fourth and fifth fill the batch."""
     backend = PartsBackend()
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, most=4, window_s=0.0) as plane:
         held, tasks = plane.dispatcher.held, []
 
         async def come(text: str, tokens: float, count: int = 1, *how: str) -> None:
@@ -230,13 +202,10 @@ def test_without_a_window_what_waits_for_a_node_goes_as_one() -> None:
             "e" * 20,
         ]
 
-    on_plane(test, backend, most=4, window_s=0.0)
 
-
-def test_a_batch_takes_nothing_more_once_a_node_has_it() -> None:
+async def test_a_batch_takes_nothing_more_once_a_node_has_it() -> None:
     backend = PartsBackend(waits=True)
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, window_s=0.0) as plane:
         first = asyncio.create_task(ask(plane, embed("a")))
         await until(lambda: backend.asked)
         second = asyncio.create_task(ask(plane, embed("b")))
@@ -244,11 +213,9 @@ def test_a_batch_takes_nothing_more_once_a_node_has_it() -> None:
         backend.go.set()
         assert [b"x-trimtab-batch" in (await one)[0] for one in (first, second)] == [False] * 2
 
-    on_plane(test, backend, window_s=0.0)
 
-
-def test_what_waits_alone_and_is_given_up_leaves_nothing_behind() -> None:
-    async def test(plane: Plane) -> None:
+async def test_what_waits_alone_and_is_given_up_leaves_nothing_behind() -> None:
+    async with on_plane(PartsBackend(), window_s=0.0) as plane:
         plane.dispatcher.hold = True
         _, writer = await plane.connect()
         writer.write(request(embed("a")))
@@ -259,20 +226,15 @@ def test_what_waits_alone_and_is_given_up_leaves_nothing_behind() -> None:
         plane.dispatcher.hold = False
         assert b" 200 " in (await ask(plane, embed("b")))[0]
 
-    on_plane(test, PartsBackend(), window_s=0.0)
 
-
-def test_a_deadline_ends_its_own_request_only() -> None:
+async def test_a_deadline_ends_its_own_request_only() -> None:
     backend = PartsBackend(waits=True)
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(backend, window_s=0.05) as plane:
         late = asyncio.create_task(ask(plane, embed("a"), "k", "x-trimtab-deadline-ms: 250\r\n"))
         other = asyncio.create_task(ask(plane, embed("bb")))
         assert b" 504 " in (await late)[0]
         backend.go.set()
         assert (await other)[1] == answer_to(EMBEDDINGS, embed("bb"))
-
-    on_plane(test, backend, window_s=0.05)
 
 
 @pytest.mark.parametrize(

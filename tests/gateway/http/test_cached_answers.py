@@ -7,7 +7,8 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,20 +83,17 @@ async def ask(
     return answered, rest
 
 
-def with_cache(test: Callable[[Plane, Counting], Any], *how: Any, **options: Any) -> None:
+@asynccontextmanager
+async def with_cache(*how: Any, **options: Any) -> AsyncIterator[tuple[Plane, Counting]]:
     backend = Counting(*how)
-
-    async def main() -> None:
-        async with gateway(backend, look=look()) as plane:
-            plane.context.results = ResultCache(ResultCacheOptions(frozenset({"kept"}), **options))
-            await test(plane, backend)
-
-    asyncio.run(main())
+    async with gateway(backend, look=look()) as plane:
+        plane.context.results = ResultCache(ResultCacheOptions(frozenset({"kept"}), **options))
+        yield plane, backend
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_an_equal_request_of_the_tenant_gets_the_same_answer_without_a_node(pieces: int) -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_an_equal_request_of_the_tenant_gets_the_same_answer_without_a_node(pieces: int) -> None:
+    async with with_cache(JSON, "200 OK", pieces) as (plane, backend):
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         first = await ask(plane)
@@ -111,8 +109,6 @@ def test_an_equal_request_of_the_tenant_gets_the_same_answer_without_a_node(piec
         assert (hit.attempts, hit.outcome, hit.usage) == ([], Outcome.DONE, None)
         assert (plane.context.results.hits, plane.context.results.misses) == (1, 1)  # type: ignore[union-attr]
 
-    with_cache(test, JSON, "200 OK", pieces)
-
 
 @pytest.mark.parametrize(
     ("said", "path", "key"),
@@ -124,22 +120,18 @@ def test_an_equal_request_of_the_tenant_gets_the_same_answer_without_a_node(piec
         (GREEDY, EMBEDDINGS, "k"),
     ],
 )
-def test_any_other_request_goes_to_a_node(said: dict[str, Any], path: str, key: str) -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_any_other_request_goes_to_a_node(said: dict[str, Any], path: str, key: str) -> None:
+    async with with_cache() as (plane, backend):
         await ask(plane)
         await ask(plane, said, path, key)
         assert backend.n == 2
 
-    with_cache(test)
 
-
-def test_what_a_tenant_was_answered_never_reaches_another() -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_what_a_tenant_was_answered_never_reaches_another() -> None:
+    async with with_cache() as (plane, backend):
         for key, n in (("k", 1), ("other", 2), ("k", 1), ("other", 2)):
             assert json.loads((await ask(plane, key=key))[1])["n"] == n
         assert backend.n == 2
-
-    with_cache(test)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +168,10 @@ def test_requests_are_deterministic_by_what_they_say(
     ("control", "goes"),
     [("no-store", [1, 2, 1]), ("no-cache", [1, 2, 2]), ("max-age=0", [1, 2, 2]), ("max-age=60", [1, 1, 1])],
 )
-def test_a_request_says_what_it_takes_by_cache_control(control: str, goes: list[int]) -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_a_request_says_what_it_takes_by_cache_control(control: str, goes: list[int]) -> None:
+    async with with_cache() as (plane, _):
         found = [await ask(plane, more=more) for more in ("", f"cache-control: {control}\r\n", "")]
         assert [json.loads(body)["n"] for _, body in found] == goes
-
-    with_cache(test)
 
 
 @pytest.mark.parametrize(
@@ -200,29 +190,29 @@ def test_a_request_says_what_it_takes_by_cache_control(control: str, goes: list[
         (JSON, "500 Oh"),
     ],
 )
-def test_some_answers_are_never_kept(head: str, status: str) -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_some_answers_are_never_kept(head: str, status: str) -> None:
+    async with with_cache(head, status) as (plane, backend):
         await ask(plane)
         before = backend.n
         await ask(plane)
         assert backend.n > before
         assert len(plane.context.results or ()) == 0
 
-    with_cache(test, head, status)
 
-
-def test_an_answer_ends_with_its_age() -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_an_answer_ends_with_its_age() -> None:
+    async with with_cache(max_age_s=0.05) as (plane, backend):
         await ask(plane)
         await asyncio.sleep(0.06)
         await ask(plane)
         assert backend.n == 2
 
-    with_cache(test, max_age_s=0.05)
 
+@pytest.mark.parametrize(
+    ("pad", "bound"), [(0, {"max_entries": 2}), (1000, {"max_bytes": 3500})], ids=["entries", "bytes"]
+)
+async def test_the_cache_is_bounded_and_the_least_recently_used_goes(pad: int, bound: dict[str, int]) -> None:
+    async with with_cache(JSON, "200 OK", 1, pad, **bound) as (plane, _):
 
-def test_the_cache_is_bounded_in_entries_and_bytes_and_the_least_recently_used_goes() -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
         async def n(k: int) -> int:
             number: int = json.loads((await ask(plane, GREEDY | {"messages": [k]}))[1])["n"]
             return number
@@ -230,48 +220,38 @@ def test_the_cache_is_bounded_in_entries_and_bytes_and_the_least_recently_used_g
         assert [await n(k) for k in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 4]
         assert len(plane.context.results or ()) == 2
 
-    with_cache(test, max_entries=2)
-    with_cache(test, JSON, "200 OK", 1, 1000, max_bytes=3500)
 
-
-def test_an_answer_larger_than_the_cache_is_not_kept() -> None:
-    async def test(plane: Plane, backend: Counting) -> None:
+async def test_an_answer_larger_than_the_cache_is_not_kept() -> None:
+    async with with_cache(JSON, "200 OK", 1, 5000, max_bytes=4000) as (plane, backend):
         await ask(plane)
         await ask(plane)
         assert backend.n == 2
         assert plane.context.results is not None
         assert plane.context.results.n_bytes == 0
 
-    with_cache(test, JSON, "200 OK", 1, 5000, max_bytes=4000)
 
-
-def test_a_served_gateway_counts_hits_and_records_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            backend.answers[EMBEDDINGS] = (200, '{"data": [], "usage": {"prompt_tokens": 3}}')
-            backend.headers["Content-Type"] = "application/json"
-            text = CONFIG.format(url=backend.url, folder=tmp_path)
-            gateway = Gateway(parse_config(text, "g.yaml"), asyncio.get_running_loop())
-            sock = socket.create_server(("127.0.0.1", 0))
-            await gateway.open(sock)
-            url = f"http://127.0.0.1:{sock.getsockname()[1]}{EMBEDDINGS}"
-            async with aiohttp.ClientSession() as session:
-                for expected in (None, "hit"):
-                    async with session.post(url, json={"model": "kept", "input": "a"}) as answer:
-                        assert (answer.status, answer.headers.get("x-trimtab-cache")) == (200, expected)
-            page = exposition(gateway.metrics.store()).decode()
-            assert 'trimtab_result_cache_requests_total{result="hit"} 1' in page
-            assert (
-                'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 2' in page
-            )
-            await gateway.reload(parse_config(text, "g.yaml"))
-            assert len(gateway.results) == 0
-            await gateway.close()
-            assert [seen[0] for seen in backend.seen].count(EMBEDDINGS) == 1
-            lines = [line for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
-            assert sum('"kind":"embedding"' in line for line in lines) == 2
-
-    asyncio.run(main())
+async def test_a_served_gateway_counts_hits_and_records_them(tmp_path: Path) -> None:
+    async with Backend() as backend:
+        backend.answers[EMBEDDINGS] = (200, '{"data": [], "usage": {"prompt_tokens": 3}}')
+        backend.headers["Content-Type"] = "application/json"
+        text = CONFIG.format(url=backend.url, folder=tmp_path)
+        gateway = Gateway(parse_config(text, "g.yaml"), asyncio.get_running_loop())
+        sock = socket.create_server(("127.0.0.1", 0))
+        await gateway.open(sock)
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}{EMBEDDINGS}"
+        async with aiohttp.ClientSession() as session:
+            for expected in (None, "hit"):
+                async with session.post(url, json={"model": "kept", "input": "a"}) as answer:
+                    assert (answer.status, answer.headers.get("x-trimtab-cache")) == (200, expected)
+        page = exposition(gateway.metrics.store()).decode()
+        assert 'trimtab_result_cache_requests_total{result="hit"} 1' in page
+        assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 2' in page
+        await gateway.reload(parse_config(text, "g.yaml"))
+        assert len(gateway.results) == 0
+        await gateway.close()
+        assert [seen[0] for seen in backend.seen].count(EMBEDDINGS) == 1
+        lines = [line for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
+        assert sum('"kind":"embedding"' in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,9 @@ from support.gateway.plane import (
     answers,
     closed,
     gateway,
-    in_loop,
     ok,
     post,
     read_request,
-    run,
 )
 from support.ports import reserved_port
 from support.waiting import until
@@ -93,7 +91,6 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@in_loop
 async def test_a_replayable_request_is_tried_on_the_next_node(name: str) -> None:
     bad, cause = LOSSES[name]
 
@@ -114,7 +111,6 @@ async def test_a_replayable_request_is_tried_on_the_next_node(name: str) -> None
         assert exchange.attempts[0].retry_after_s == 7.0
 
 
-@in_loop
 async def test_a_node_that_cannot_be_reached_costs_nothing(dead_ports: tuple[int, ...]) -> None:
     async with gateway(ports=dead_ports) as g:
         answer = await g.raw(post())
@@ -124,7 +120,6 @@ async def test_a_node_that_cannot_be_reached_costs_nothing(dead_ports: tuple[int
         assert g.notes.ends[0].outcome is Outcome.FAILED
 
 
-@in_loop
 async def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done(
     dead_ports: tuple[int, ...],
 ) -> None:
@@ -138,7 +133,6 @@ async def test_what_is_not_replayable_is_tried_again_only_where_nothing_was_done
         assert (await g.raw(post(b"", path=cancel))).startswith(b"HTTP/1.1 200")
 
 
-@in_loop
 async def test_a_request_that_lost_two_nodes_gets_no_third() -> None:
     async with gateway(says(b""), says(b""), answers(ok(b"{}"))) as g:
         assert (await g.raw(post())).startswith(b"HTTP/1.1 502")
@@ -147,7 +141,6 @@ async def test_a_request_that_lost_two_nodes_gets_no_third() -> None:
         assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
 
 
-@in_loop
 async def test_a_429_is_tried_on_one_other_node_and_not_on_all() -> None:
     async with gateway(answers(LIMITED), answers(LIMITED), answers(ok(b"{}"))) as g:
         answer = await g.raw(post())
@@ -160,7 +153,6 @@ async def test_a_429_is_tried_on_one_other_node_and_not_on_all() -> None:
         assert len(g.notes.ends[0].attempts) == 1
 
 
-@in_loop
 async def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer() -> None:
     for response, status in ((BUSY, 503), (LIMITED, 429), (BROKEN, 500)):
         async with gateway(answers(response), answers(response)) as g:
@@ -171,7 +163,6 @@ async def test_the_last_nodes_own_answer_is_relayed_when_nobody_else_can_answer(
             assert len(g.notes.ends[0].attempts) == 2
 
 
-@in_loop
 async def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> None:
     for bad, status in ((answers(BROKEN), 500), (says(b""), 502)):
         async with gateway(bad, answers(ok(b"{}"))) as g:
@@ -183,7 +174,6 @@ async def test_where_no_other_node_is_left_its_loss_is_answered_at_once() -> Non
         assert (await g.raw(post())).startswith(b"HTTP/1.1 200"), "the same node may have room later"
 
 
-@in_loop
 async def test_retries_keep_to_their_budget() -> None:
     async with gateway(answers(BUSY), answers(BUSY)) as g:
         g.context.retries = TenantBudget(0.1, at_first=10.0)
@@ -192,61 +182,54 @@ async def test_retries_keep_to_their_budget() -> None:
         assert 10 <= sum(entry[0] == "lost" for entry in g.dispatcher.log) <= 15
 
 
-def test_connections_are_kept_and_stale_ones_replaced() -> None:
-    async def main() -> None:
-        count = 0
+async def test_connections_are_kept_and_stale_ones_replaced() -> None:
+    count = 0
 
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        for _ in range(2):
+            await read_request(reader)
+            writer.write(ok(b"{}"))
+        if count == 1:
+            await read_request(reader)  # and closes without an answer, as at the end of its patience
+
+    async with gateway(serve) as g:
+        for _ in range(3):
+            answer = await g.raw(post())
+            assert answer.startswith(b"HTTP/1.1 200")
+        assert count == 2
+        assert not g.notes.losses
+
+
+async def test_what_comes_after_a_response_is_never_relayed() -> None:
+    count = 0
+
+    def extra(response: bytes) -> Serve:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal count
             count += 1
-            for _ in range(2):
+            while True:
                 await read_request(reader)
-                writer.write(ok(b"{}"))
-            if count == 1:
-                await read_request(reader)  # and closes without an answer, as at the end of its patience
+                writer.write(response)
 
-        async with gateway(serve) as g:
-            for _ in range(3):
+        return serve
+
+    for response in (
+        ok(b"{}") + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nEVIL",
+        SSE + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\nEVIL",
+        SSE + chunk(EVENT) + chunk(DONE) + b"0\r\nEVIL: 1\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\nEVIL",
+    ):
+        async with gateway(extra(response)) as g:
+            for _ in range(2):
                 answer = await g.raw(post())
-                assert answer.startswith(b"HTTP/1.1 200")
-            assert count == 2
-            assert not g.notes.losses
-
-    run(main())
-
-
-def test_what_comes_after_a_response_is_never_relayed() -> None:
-    async def main() -> None:
+                assert b"EVIL" not in answer
+                assert answer.count(b"HTTP/1.1") == 1
+        assert count
         count = 0
 
-        def extra(response: bytes) -> Serve:
-            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                nonlocal count
-                count += 1
-                while True:
-                    await read_request(reader)
-                    writer.write(response)
 
-            return serve
-
-        for response in (
-            ok(b"{}") + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nEVIL",
-            SSE + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\nEVIL",
-            SSE + chunk(EVENT) + chunk(DONE) + b"0\r\nEVIL: 1\r\n\r\n",
-            b"HTTP/1.1 204 No Content\r\n\r\nEVIL",
-        ):
-            async with gateway(extra(response)) as g:
-                for _ in range(2):
-                    answer = await g.raw(post())
-                    assert b"EVIL" not in answer
-                    assert answer.count(b"HTTP/1.1") == 1
-            assert count
-            count = 0
-
-    run(main())
-
-
-@in_loop
 async def test_interim_responses_are_skipped() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
     async with gateway(answers(interim + ok(b'"x"'))) as g:
@@ -255,7 +238,6 @@ async def test_interim_responses_are_skipped() -> None:
         assert b"link" not in answer
 
 
-@in_loop
 async def test_bodies_without_a_length_end_with_the_connection() -> None:
     bare = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
     async with gateway(says(bare + b'{"a":1}')) as g:
@@ -265,7 +247,6 @@ async def test_bodies_without_a_length_end_with_the_connection() -> None:
         assert old.endswith(b'\r\n\r\n{"a":1}')
 
 
-@in_loop
 async def test_http_1_0_clients_get_chunked_answers_bare() -> None:
     async with gateway(answers(SSE + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n")) as g:
         old = await g.raw(post().replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -273,7 +254,6 @@ async def test_http_1_0_clients_get_chunked_answers_bare() -> None:
         assert b"transfer-encoding" not in old
 
 
-@in_loop
 async def test_after_the_first_byte_a_stream_ends_with_an_error_event() -> None:
     cases = {
         "closes": (says(SSE + chunk(EVENT)), b"node_lost"),
@@ -294,7 +274,6 @@ async def test_after_the_first_byte_a_stream_ends_with_an_error_event() -> None:
             assert g.dispatcher.log[-1][0] == "failed"
 
 
-@in_loop
 async def test_after_the_first_byte_other_bodies_break_off() -> None:
     broken = (
         ok(b"{}" * 50)[:-10],
@@ -313,7 +292,6 @@ async def test_after_the_first_byte_other_bodies_break_off() -> None:
             assert g.dispatcher.log[-1] == ("failed", Cause.RESET)
 
 
-@in_loop
 async def test_a_client_that_leaves_stops_its_node_at_once() -> None:
     for data in (b"", SSE, SSE + chunk(EVENT)):
         stopped = asyncio.Event()
@@ -344,7 +322,6 @@ async def test_a_client_that_leaves_stops_its_node_at_once() -> None:
             assert not g.notes.losses
 
 
-@in_loop
 async def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         g.dispatcher.hold = True
@@ -358,7 +335,6 @@ async def test_a_client_that_leaves_while_queued_is_taken_out() -> None:
         assert g.notes.n_started == 0
 
 
-@in_loop
 async def test_deadlines_and_the_total_time() -> None:
     async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b"{}"))) as g:
         answer = await g.raw(post(more=b"x-trimtab-deadline-ms: 200\r\n"))
@@ -381,7 +357,6 @@ async def test_deadlines_and_the_total_time() -> None:
         (Refusal(503, "no_capacity", "No node."), -1.0, Outcome.REFUSED),
     ],
 )
-@in_loop
 async def test_the_refusal_says_what_has_expired_and_not_the_clock(
     refusal: Refusal, left_s: float, outcome: Outcome
 ) -> None:
@@ -397,7 +372,6 @@ async def test_the_refusal_says_what_has_expired_and_not_the_clock(
         await closed(writer)
 
 
-@in_loop
 async def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
     may_end, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -421,7 +395,6 @@ async def test_a_long_prefill_after_an_early_head_is_not_committed() -> None:
         assert attempt.head_s <= let_go_s <= attempt.first_byte_s
 
 
-@in_loop
 async def test_a_hedge_takes_over_and_the_loser_is_stopped() -> None:
     settings = Settings(hedge_delay_s=0.1, hedge_max_frac=0.05)
     async with gateway(says(b"", wait_s=WAIT_S), answers(ok(b'"second"')), settings=settings) as g:
@@ -445,7 +418,6 @@ def late(response: bytes, may_answer: asyncio.Event) -> Serve:
     return serve
 
 
-@in_loop
 async def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
     settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
     async with gateway(late(ok(b'"first"'), may_answer), says(b""), settings=settings) as g:
@@ -463,7 +435,6 @@ async def test_a_hedge_that_is_lost_leaves_the_first_attempt_alone() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".test", "a\0b"])
-@in_loop
 async def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) -> None:
     async with gateway(answers(ok(b'"first"')), answers(ok(b'"second"'))) as g:
         g.dispatcher.nodes[0].host = host
@@ -471,7 +442,6 @@ async def test_a_host_that_is_none_is_a_node_that_does_not_connect(host: str) ->
         assert g.notes.losses == [Cause.CONNECT]
 
 
-@in_loop
 async def test_where_the_first_attempt_wins_its_node_is_told() -> None:
     settings, may_answer = Settings(hedge_delay_s=0.05), asyncio.Event()
     second = says(b"", wait_s=WAIT_S)
@@ -492,7 +462,6 @@ async def test_where_the_first_attempt_wins_its_node_is_told() -> None:
         assert attempts[-1].first_byte_s > 0.0
 
 
-@in_loop
 async def test_hedges_keep_to_their_share() -> None:
     settings, may_answer = Settings(hedge_delay_s=0.01, hedge_max_frac=0.05), asyncio.Event()
     async with gateway(late(ok(b"{}"), may_answer), settings=settings) as g:
@@ -507,7 +476,6 @@ async def test_hedges_keep_to_their_share() -> None:
         assert sum(len(end.attempts) for end in g.notes.ends) == 60 + hedged
 
 
-@in_loop
 async def test_a_client_that_does_not_read_is_cut_off() -> None:
     big = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 64000000\r\n\r\n"
 
@@ -529,7 +497,6 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
         writer.transport.abort()
 
 
-@in_loop
 async def test_usage_is_asked_for_and_hidden() -> None:
     seen: list[tuple[bytes, bytes]] = []
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
@@ -550,37 +517,33 @@ async def test_usage_is_asked_for_and_hidden() -> None:
         assert seen[1][1] == asking
 
 
-def test_back_pressure_reaches_the_node() -> None:
-    async def main() -> None:
-        total = 64_000_000
-        written = 0
+async def test_back_pressure_reaches_the_node() -> None:
+    total = 64_000_000
+    written = 0
 
-        async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal written
-            await read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: %d\r\n\r\n" % total)
-            piece = b"x" * 1_000_000
-            while written < total:
-                writer.write(piece)
-                await writer.drain()
-                written += len(piece)
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: %d\r\n\r\n" % total)
+        piece = b"x" * 1_000_000
+        while written < total:
+            writer.write(piece)
+            await writer.drain()
+            written += len(piece)
 
-        async with gateway(flood) as g:
-            reader, writer = await g.connect()
-            writer.write(post())
-            await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.5)
-            assert written < total * 0.7, "the gateway took in what its client does not read"
-            got = 0
-            while piece := await reader.read(1_000_000):
-                got += len(piece)
-            assert got == total
-            await closed(writer)
-
-    run(main())
+    async with gateway(flood) as g:
+        reader, writer = await g.connect()
+        writer.write(post())
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.5)
+        assert written < total * 0.7, "the gateway took in what its client does not read"
+        got = 0
+        while piece := await reader.read(1_000_000):
+            got += len(piece)
+        assert got == total
+        await closed(writer)
 
 
-@in_loop
 async def test_draining_finishes_what_is_begun() -> None:
     may_answer = asyncio.Event()
     async with gateway(late(ok(b"{}"), may_answer)) as g:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.plane import CHAT, answers, closed, gateway, in_loop, ok, post
+from support.gateway.plane import CHAT, answers, closed, gateway, ok, post
 from support.waiting import until
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.spool import Body
@@ -65,7 +65,6 @@ SMUGGLING = {
 
 @pytest.mark.parametrize("name", SMUGGLING)
 @pytest.mark.parametrize("step", [0, 1])
-@in_loop
 async def test_ambiguous_requests_are_refused_and_the_connection_ends(name: str, step: int) -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen)) as g:
@@ -86,7 +85,6 @@ async def test_ambiguous_requests_are_refused_and_the_connection_ends(name: str,
     assert not seen
 
 
-@in_loop
 async def test_chunked_bodies_arrive_whole_and_trailers_do_not() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen)) as g:
@@ -106,7 +104,6 @@ async def test_chunked_bodies_arrive_whole_and_trailers_do_not() -> None:
     assert b"transfer-encoding" not in head.lower()
 
 
-@in_loop
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
     async def slow_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from support.gateway.plane import read_request
@@ -141,7 +138,6 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
         assert answer.index(b"400 Bad") > answer.rindex(b"200 OK")
 
 
-@in_loop
 async def test_too_many_pipelined_requests_are_refused() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         answer = await g.raw(post(close=False) * 100)
@@ -149,7 +145,6 @@ async def test_too_many_pipelined_requests_are_refused() -> None:
         assert b"429" in answer
 
 
-@in_loop
 async def test_http_1_0_and_head_and_keep_alive() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         old = await g.raw(post(close=False).replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -172,7 +167,6 @@ async def test_http_1_0_and_head_and_keep_alive() -> None:
         assert both.endswith(b"local ")
 
 
-@in_loop
 async def test_expect_is_answered_only_after_the_head_is_accepted() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         reader, writer = await g.connect()
@@ -190,7 +184,6 @@ async def test_expect_is_answered_only_after_the_head_is_accepted() -> None:
         assert odd.startswith(b"HTTP/1.1 417")
 
 
-@in_loop
 async def test_refusals_are_in_the_clients_dialect() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         for request, status, part in (
@@ -213,7 +206,6 @@ async def test_refusals_are_in_the_clients_dialect() -> None:
     assert {end.outcome for end in g.notes.ends} == {Outcome.REFUSED}
 
 
-@in_loop
 async def test_limits_of_head_body_and_memory() -> None:
     settings = Settings(head_bytes=2_000, header_count=10, body_bytes=5_000, buffered_bytes=4_000)
     async with gateway(answers(ok(b"{}")), settings=settings) as g:
@@ -228,7 +220,6 @@ async def test_limits_of_head_body_and_memory() -> None:
         assert (await g.raw(post())).startswith(b"HTTP/1.1 200")
 
 
-@in_loop
 async def test_slow_heads_and_bodies_and_idle_connections_are_cut_off() -> None:
     settings = Settings(request_read_timeout_s=0.2, keep_alive_s=0.2)
     async with gateway(answers(ok(b"{}")), settings=settings) as g:
@@ -243,7 +234,6 @@ async def test_slow_heads_and_bodies_and_idle_connections_are_cut_off() -> None:
         await closed(writer)
 
 
-@in_loop
 async def test_too_many_connections() -> None:
     async with gateway(answers(ok(b"{}")), settings=Settings(connections=1)) as g:
         _, writer = await g.connect()
@@ -252,7 +242,6 @@ async def test_too_many_connections() -> None:
         await closed(writer)
 
 
-@in_loop
 async def test_an_upgrade_that_is_not_taken_up_does_not_hide_the_body() -> None:
     seen: list[tuple[bytes, bytes]] = []
     upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n"
@@ -278,7 +267,6 @@ def full_disk() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@in_loop
 async def test_a_body_that_does_not_fit_on_the_disk_is_refused_not_cut(full_disk: int) -> None:
     body = Body(1000)
     assert body.add(b"x" * 900) == 900
@@ -296,7 +284,6 @@ async def test_a_body_that_does_not_fit_on_the_disk_is_refused_not_cut(full_disk
         assert len(seen) == 1, "what did not fit was sent nowhere"
 
 
-@in_loop
 async def test_a_body_for_which_no_file_can_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway(answers(ok(b"{}")), settings=Settings(memory_body_bytes=1000)) as g:
         monkeypatch.setattr(tempfile, "TemporaryFile", _no_space)
@@ -304,7 +291,6 @@ async def test_a_body_for_which_no_file_can_be_made_is_refused(monkeypatch: pyte
         assert g.context.buffered_bytes == 0
 
 
-@in_loop
 async def test_a_fault_of_the_gateway_itself_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     def faulty(model: str) -> bool:
         raise KeyError(model)
@@ -331,7 +317,6 @@ async def test_a_fault_of_the_gateway_itself_is_answered(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     "more", [b"POST", b"\x00\x01", b"x" * 5000, b"GET /a HTTP/1.1\r\na: b\r\na : b\r\n\r\n"]
 )
-@in_loop
 async def test_what_follows_a_refused_request_in_its_segment_is_dropped_without_a_word(
     more: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,7 +332,6 @@ def _no_space(**how: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@in_loop
 async def test_long_bodies_are_spooled_and_sent_whole() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen)) as g:

@@ -8,7 +8,7 @@ import random
 import aiohttp
 from aiohttp import web
 
-from support.gateway.plane import answers, gateway, in_loop, one_of
+from support.gateway.plane import answers, gateway, one_of
 
 MATTERS = ("content-type", "x-custom", "retry-after", "location", "set-cookie")
 
@@ -60,7 +60,6 @@ async def ask(session: aiohttp.ClientSession, url: str, method: str, body: bytes
         return got.status, sorted(named), await got.read()
 
 
-@in_loop
 async def test_both_planes_answer_alike() -> None:
     rng = random.Random(4)
 

@@ -6,12 +6,11 @@ import asyncio
 
 import pytest
 
-from support.gateway.plane import WAIT_S, answers, closed, gateway, in_loop, ok, post
+from support.gateway.plane import WAIT_S, answers, closed, gateway, ok, post
 from support.waiting import until
 
 
 @pytest.mark.parametrize("is_fresh", [True, False])
-@in_loop
 async def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
     async with gateway(answers(ok(b"{}"))) as plane:
         reader, writer = await plane.connect()
@@ -30,7 +29,6 @@ async def test_a_request_on_its_way_is_answered(is_fresh: bool) -> None:
         await closed(writer)
 
 
-@in_loop
 async def test_an_idle_connection_is_closed_after_a_moment() -> None:
     async with gateway(answers(ok(b"{}"))) as plane:
         reader, writer = await plane.connect()

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from support.gateway.plane import in_loop
 from trimtab.gateway.http.inbox import ALONE_S, Inbox, Outbox
 
 
@@ -45,7 +44,6 @@ class _Peer:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@in_loop
 async def test_answers_come_first_and_all_are_sized_up_before_one_goes_on(fails: bool) -> None:
     loop, log, problems = asyncio.get_running_loop(), cast(list[str], []), cast(list[str], [])
     now_s = 0.0

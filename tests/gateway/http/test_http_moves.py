@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from support.gateway.plane import answers, gateway, in_loop, ok, post, read_request
+from support.gateway.plane import answers, gateway, ok, post, read_request
 from support.waiting import until
 from trimtab.gateway.http.connection_context import Settings, TenantBudget
 from trimtab.gateway.model import Attempt, Cause
@@ -19,7 +19,6 @@ async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("frac", [0.2, 0.0])
-@in_loop
 async def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: float) -> None:
     came, gone = asyncio.Event(), asyncio.Event()
 
@@ -48,7 +47,6 @@ async def test_what_a_frozen_node_holds_moves_where_a_retry_is_allowed(frac: flo
             await asyncio.gather(asking, return_exceptions=True)
 
 
-@in_loop
 async def test_nothing_moves_while_no_other_node_is_ready() -> None:
     async with gateway(never) as plane:
         plane.dispatcher.is_alone = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from support.gateway.plane import answers, gateway, in_loop, ok, post
+from support.gateway.plane import answers, gateway, ok, post
 from trimtab.gateway.http.inbox import ALONE_S, Inbox, Outbox
 
 
@@ -30,7 +30,6 @@ def _two() -> tuple[list[tuple[str, bytes]], Any, Any]:
     return log, cast(Any, _Transport(log, "a")), cast(Any, _Transport(log, "b"))
 
 
-@in_loop
 async def test_what_is_put_goes_out_at_the_end_of_the_turn_in_its_order() -> None:
     log, a, b = _two()
     outbox = Outbox(asyncio.get_running_loop())
@@ -44,7 +43,6 @@ async def test_what_is_put_goes_out_at_the_end_of_the_turn_in_its_order() -> Non
         assert log == [("a", b"1"), ("b", b"2"), ("a", b"3")], turn
 
 
-@in_loop
 async def test_a_direct_write_and_a_close_do_not_overtake() -> None:
     log, a, b = _two()
     outbox = Outbox(asyncio.get_running_loop())
@@ -58,7 +56,6 @@ async def test_a_direct_write_and_a_close_do_not_overtake() -> None:
     assert len(log) == 4  # each once
 
 
-@in_loop
 async def test_what_is_meant_for_a_closed_transport_is_dropped() -> None:
     log, a, b = _two()
     outbox = Outbox(asyncio.get_running_loop())
@@ -93,7 +90,6 @@ class _Answering:
         self._log.append(("learned", data))
 
 
-@in_loop
 async def test_what_came_of_the_only_read_of_a_turn_is_written_before_anything_else_is_done() -> None:
     log, a, b = _two()
     clock = _Clock()
@@ -126,7 +122,6 @@ async def test_what_came_of_the_only_read_of_a_turn_is_written_before_anything_e
     assert log == [("a", b"closed"), ("learned", b"x"), ("told", b"")]
 
 
-@in_loop
 async def test_refusals_and_closing_answers_follow_the_answers_before_them() -> None:
     """Whole answers are put off; what follows them on the same connection is written directly."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from support.gateway.plane import KEY_DIGEST, answers, gateway, in_loop, ok, post
+from support.gateway.plane import KEY_DIGEST, answers, gateway, ok, post
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import TenantLimits
@@ -36,7 +34,6 @@ def headers(answer: bytes) -> dict[str, list[str]]:
     return found
 
 
-@in_loop
 async def test_limits_are_shown_and_replace_those_of_the_node() -> None:
     async with gateway(answers(ok(b"{}", more=NODES)), look=look(requests_per_minute=60)) as g:
         found = headers(await g.raw(post()))
@@ -48,7 +45,6 @@ async def test_limits_are_shown_and_replace_those_of_the_node() -> None:
     assert found["access-control-allow-origin"] == ["*"], "the node's own, as no origins are configured"
 
 
-@in_loop
 async def test_limits_are_shown_on_streams_and_refusals() -> None:
     limits = {"requests_per_minute": 1, "tokens_per_minute": 6000}
     async with gateway(answers(CHUNKED), look=look(**limits)) as g:
@@ -63,7 +59,6 @@ async def test_limits_are_shown_on_streams_and_refusals() -> None:
     assert headers(refused)["x-ratelimit-remaining-requests"] == ["0"]
 
 
-@in_loop
 async def test_without_limits_and_origins_nothing_is_added() -> None:
     async with gateway(answers(ok(b"{}", more=NODES)), look=look()) as g:
         found = headers(await g.raw(post(more=b"origin: https://app.example.org\r\n")))
@@ -88,7 +83,6 @@ def test_durations_are_written_as_go_does(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-@in_loop
 async def test_a_named_origin_may_read_answers_and_refusals_and_no_other_may() -> None:
     cors = Cors([ORIGIN], 600)
     for node in (ok(b"{}", more=NODES), CHUNKED):
@@ -107,26 +101,22 @@ async def test_a_named_origin_may_read_answers_and_refusals_and_no_other_may() -
         assert headers(refused)["access-control-allow-origin"] == [ORIGIN]
 
 
-def test_a_preflight_goes_to_the_gateway_itself_without_a_key() -> None:
+async def test_a_preflight_goes_to_the_gateway_itself_without_a_key() -> None:
     asks = (
         b"OPTIONS /v1/chat/completions HTTP/1.1\r\nhost: g\r\norigin: https://app.example.org\r\n"
         b"%bconnection: close\r\n\r\n"
     )
     asked = asks % b"access-control-request-method: POST\r\n"
-
-    async def main() -> None:
-        seen: list[tuple[bytes, bytes]] = []
-        async with gateway(answers(ok(b"{}"), seen), look=look(Cors([ORIGIN], 600))) as g:
-            answer = await g.raw(asked)
-            plain = await g.raw(asks % b"")
-        assert answer.endswith(b"local "), "the part of the gateway that answers"
-        assert headers(answer)["access-control-allow-origin"] == [ORIGIN]
-        assert plain.startswith(b"HTTP/1.1 405 ")
-        async with gateway(answers(ok(b"{}"), seen), look=look()) as g:
-            assert (await g.raw(asked)).startswith(b"HTTP/1.1 405 ")
-        assert not seen
-
-    asyncio.run(main())
+    seen: list[tuple[bytes, bytes]] = []
+    async with gateway(answers(ok(b"{}"), seen), look=look(Cors([ORIGIN], 600))) as g:
+        answer = await g.raw(asked)
+        plain = await g.raw(asks % b"")
+    assert answer.endswith(b"local "), "the part of the gateway that answers"
+    assert headers(answer)["access-control-allow-origin"] == [ORIGIN]
+    assert plain.startswith(b"HTTP/1.1 405 ")
+    async with gateway(answers(ok(b"{}"), seen), look=look()) as g:
+        assert (await g.raw(asked)).startswith(b"HTTP/1.1 405 ")
+    assert not seen
 
 
 def test_what_a_preflight_allows() -> None:

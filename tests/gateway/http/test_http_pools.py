@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from support.gateway.plane import answers, gateway, in_loop, ok, post, read_request
+from support.gateway.plane import answers, gateway, ok, post, read_request
 from support.waiting import until
 from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import GatewayConfig
 
 
-@in_loop
 async def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -> None:
     may_answer = asyncio.Event()
 
@@ -37,16 +36,13 @@ async def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -
         assert pools.of(idle) is not before[0]  # it came back: a new pool, with what is said of it now
 
 
-def test_a_node_that_leaves_the_fleet_leaves_its_connections_too() -> None:
-    async def main() -> None:
-        nodes = [{"name": name, "url": "http://127.0.0.1:9", "models": ["m"]} for name in ("a", "b")]
-        config = GatewayConfig.model_validate({"insecure_no_auth": True, "nodes": nodes})
-        made = Gateway(config, asyncio.get_running_loop())
-        try:
-            pools = [made.plane.context.pools.of(node) for node in made.fleet.nodes]
-            made.fleet.remove("a")
-            assert [pool.closed for pool in pools] == [True, False]
-        finally:
-            await made.close()
-
-    asyncio.run(main())  # which may have to compile
+async def test_a_node_that_leaves_the_fleet_leaves_its_connections_too() -> None:
+    nodes = [{"name": name, "url": "http://127.0.0.1:9", "models": ["m"]} for name in ("a", "b")]
+    config = GatewayConfig.model_validate({"insecure_no_auth": True, "nodes": nodes})
+    made = Gateway(config, asyncio.get_running_loop())
+    try:
+        pools = [made.plane.context.pools.of(node) for node in made.fleet.nodes]
+        made.fleet.remove("a")
+        assert [pool.closed for pool in pools] == [True, False]
+    finally:
+        await made.close()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from support.gateway.plane import CHAT, answers, gateway, in_loop, ok, post
+from support.gateway.plane import CHAT, answers, gateway, ok, post
 from trimtab.gateway.model import Exchange, Observer
 
 
-@in_loop
 async def test_a_request_goes_to_the_node_and_its_answer_back() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b'{"a":1}'), seen)) as g:
@@ -28,7 +27,6 @@ async def test_a_request_goes_to_the_node_and_its_answer_back() -> None:
     assert g.dispatcher.log == [("submit", "/v1/chat/completions"), ("done", 200)]
 
 
-@in_loop
 async def test_observers_are_called_for_what_they_have_methods_of_their_own() -> None:
     class Ends(Observer):
         def __init__(self) -> None:

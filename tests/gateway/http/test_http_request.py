@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.gateway.plane import CHAT, answers, gateway, in_loop, ok, post
+from support.gateway.plane import CHAT, answers, gateway, ok, post
 from trimtab.gateway.http.request import KnownHeads, MalformedError, Request
 from trimtab.gateway.http.request_reader import RequestReader
 
@@ -116,7 +116,6 @@ def test_known_heads_are_bounded() -> None:
 UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\n"
 
 
-@in_loop
 async def test_what_nodes_learn_of_the_client() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen)) as g:
@@ -133,7 +132,6 @@ async def test_what_nodes_learn_of_the_client() -> None:
     assert b"sec-websocket-protocol: realtime, openai-beta.v1\r\n" in heads[2]
 
 
-@in_loop
 async def test_a_kept_connection_says_the_same_each_time() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'), seen)) as g:
@@ -145,7 +143,6 @@ async def test_a_kept_connection_says_the_same_each_time() -> None:
     assert [end.usage.prompt_tokens for end in g.notes.ends if end.usage is not None] == [3] * 5
 
 
-@in_loop
 async def test_a_compressed_body_is_refused_and_not_taken_for_bad_text() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         for _ in range(2):  # a head that was seen before is refused too
@@ -155,14 +152,12 @@ async def test_a_compressed_body_is_refused_and_not_taken_for_bad_text() -> None
         assert (await g.raw(post(more=b"content-encoding: identity\r\n"))).startswith(b"HTTP/1.1 200")
 
 
-@in_loop
 async def test_http_2_is_refused_by_its_version() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
         assert (await g.raw(preface)).startswith(b"HTTP/1.1 505")
 
 
-@in_loop
 async def test_a_browser_sends_its_key_as_a_subprotocol() -> None:
     seen: list[tuple[bytes, bytes]] = []
     async with gateway(answers(ok(b"{}"), seen)) as g:
@@ -173,7 +168,6 @@ async def test_a_browser_sends_its_key_as_a_subprotocol() -> None:
         assert b"sec-websocket-protocol: realtime\r\n" in seen[0][0]
 
 
-@in_loop
 async def test_a_realtime_session_names_its_model() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         head = b"GET /v1/realtime HTTP/1.1\r\nhost: g\r\n" + UPGRADE

@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 
-from support.gateway.virtual import run_virtual
+from support.gateway.virtual import VirtualLoop
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.http.connection_context import TenantBudget
 from trimtab.gateway.http.timeouts import TICK_S, TimeoutScanner
@@ -30,42 +30,37 @@ class Item:
         return inf
 
 
-def test_a_fault_with_one_leaves_the_others_their_timeouts(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        scanner = TimeoutScanner(asyncio.get_running_loop())
-        faulty, sound = Item(faults=1), [Item() for _ in range(20)]
-        for item in (*sound[:10], faulty, *sound[10:]):
-            scanner.watch(item)
-        await asyncio.sleep(0.2)
-        assert [item.looks for item in sound] == [1] * 20
-        await asyncio.sleep(2.0)
-        assert faulty.looks == 2, "it is looked at again"
-        scanner.close()
-
-    run_virtual(main())
+@pytest.mark.event_loop(factory=VirtualLoop)
+async def test_a_fault_with_one_leaves_the_others_their_timeouts(caplog: pytest.LogCaptureFixture) -> None:
+    scanner = TimeoutScanner(asyncio.get_running_loop())
+    faulty, sound = Item(faults=1), [Item() for _ in range(20)]
+    for item in (*sound[:10], faulty, *sound[10:]):
+        scanner.watch(item)
+    await asyncio.sleep(0.2)
+    assert [item.looks for item in sound] == [1] * 20
+    await asyncio.sleep(2.0)
+    assert faulty.looks == 2, "it is looked at again"
+    scanner.close()
     assert len(caplog.records) == 1
 
 
-def test_a_late_sweep_is_put_off_so_that_what_came_is_read_first() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        scanner, item, order = TimeoutScanner(loop), Item(), []
-        item.check = lambda now_s: order.append("looked at") or inf  # type: ignore[method-assign, func-returns-value]
-        near, far = socket.socketpair()
-        loop.add_reader(near, lambda: order.append(near.recv(9).decode()))
-        scanner.watch(item)
-        loop.call_later(0.0, far.send, b"read")  # after the loop has looked for what came, before the scanner
-        time.sleep(AWAY_S + TICK_S)  # as a process that was stopped
-        while "looked at" not in order:
-            await asyncio.sleep(0.01)
-        assert order == ["read", "looked at"]
-        assert scanner.stall_detector.since_s > 0
-        scanner.close()
-        loop.remove_reader(near)
-        near.close()
-        far.close()
-
-    asyncio.run(main())
+async def test_a_late_sweep_is_put_off_so_that_what_came_is_read_first() -> None:
+    loop = asyncio.get_running_loop()
+    scanner, item, order = TimeoutScanner(loop), Item(), []
+    item.check = lambda now_s: order.append("looked at") or inf  # type: ignore[method-assign, func-returns-value]
+    near, far = socket.socketpair()
+    loop.add_reader(near, lambda: order.append(near.recv(9).decode()))
+    scanner.watch(item)
+    loop.call_later(0.0, far.send, b"read")  # after the loop has looked for what came, before the scanner
+    time.sleep(AWAY_S + TICK_S)  # as a process that was stopped
+    while "looked at" not in order:
+        await asyncio.sleep(0.01)
+    assert order == ["read", "looked at"]
+    assert scanner.stall_detector.since_s > 0
+    scanner.close()
+    loop.remove_reader(near)
+    near.close()
+    far.close()
 
 
 def test_budgets_follow_a_reload() -> None:

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from support.gateway.plane import answers, gateway, in_loop, ok, one_of, post
+from support.gateway.plane import answers, gateway, ok, one_of, post
 from support.waiting import until
 from trimtab.gateway.api.usage import whole_usages
 from trimtab.gateway.http.connection_context import Settings
@@ -26,7 +26,6 @@ async def echo(socket: ServerConnection) -> None:
         await socket.send(message)
 
 
-@in_loop
 async def test_a_websocket_is_a_tunnel() -> None:
     async with serve(echo, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
@@ -59,7 +58,6 @@ async def answer(socket: ServerConnection) -> None:
         await socket.send(json.dumps({"type": "response.done", "response": {"usage": usage}}))
 
 
-@in_loop
 async def test_the_usage_of_a_realtime_session_is_that_of_its_answers() -> None:
     async with serve(answer, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
@@ -89,7 +87,6 @@ def test_usage_is_read_whatever_the_pieces(size: int) -> None:
     assert found == [Usage(5, 2), Usage(5, 2)]
 
 
-@in_loop
 async def test_a_silent_tunnel_is_closed() -> None:
     async with serve(echo, "127.0.0.1", 0, ping_interval=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
@@ -100,7 +97,6 @@ async def test_a_silent_tunnel_is_closed() -> None:
             assert g.dispatcher.log[-1] == ("failed", Cause.IDLE)
 
 
-@in_loop
 async def test_a_realtime_path_needs_a_key_and_an_upgrade() -> None:
     async with gateway(answers(ok(b"{}"))) as g:
         get = b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\nconnection: close\r\n%b\r\n"
@@ -114,7 +110,6 @@ async def test_a_realtime_path_needs_a_key_and_an_upgrade() -> None:
         assert answer.startswith(b"HTTP/1.1 200")  # the node did not switch: its answer is relayed
 
 
-@in_loop
 async def test_tls_to_a_node_with_its_own_authority_key_and_base_path(tmp_path: Path) -> None:
     key, crt = tmp_path / "k.pem", tmp_path / "c.pem"
     openssl = [

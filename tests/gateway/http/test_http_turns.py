@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.gateway.plane import Plane, answers, closed, gateway, in_loop, ok, post
+from support.gateway.plane import Plane, answers, closed, gateway, ok, post
 from trimtab.gateway.http import proxied_exchange as exchanges
 from trimtab.gateway.http.connection_context import Settings, Timeouts
 from trimtab.gateway.http.upstream_attempt import UpstreamAttempt
@@ -34,7 +34,6 @@ async def _asked_at_once(g: Plane, count: int) -> list[bytes]:
     return got
 
 
-@in_loop
 async def test_a_request_that_could_not_be_sent_leaves_the_others_of_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,7 +56,6 @@ async def test_a_request_that_could_not_be_sent_leaves_the_others_of_its_turn(
         assert g.context.exchanges == 0
 
 
-@in_loop
 async def test_an_answer_whose_usage_can_not_be_read_leaves_the_others_of_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -37,13 +37,11 @@ def halves(_: Exchange, items: int) -> list[int]:
     return [items // 2, items - items // 2]
 
 
-def on_plane(test: Callable[[Plane], Any], *backends: PartsBackend, sizes: Any = halves) -> None:
-    async def main() -> None:
-        async with gateway(*backends) as plane:
-            plane.context.grouping = GroupedRequests(frozenset({"m"}), sizes)
-            await test(plane)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_plane(*backends: PartsBackend, sizes: Any = halves) -> AsyncIterator[Plane]:
+    async with gateway(*backends) as plane:
+        plane.context.grouping = GroupedRequests(frozenset({"m"}), sizes)
+        yield plane
 
 
 @pytest.mark.parametrize(
@@ -58,12 +56,11 @@ def on_plane(test: Callable[[Plane], Any], *backends: PartsBackend, sizes: Any =
         (IMAGES, {"model": "m", "prompt": "a cat", "n": 5}),
     ],
 )
-def test_the_parts_answers_are_joined_to_the_answer_of_the_whole(
+async def test_the_parts_answers_are_joined_to_the_answer_of_the_whole(
     path: str, said: dict[str, Any], how: dict[str, bool]
 ) -> None:
     backends = [PartsBackend(**how), PartsBackend(**how)]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         head, answer = await ask(plane, said, path)
         assert answer == answer_to(path, said)
         assert b" 200 " in head
@@ -75,18 +72,13 @@ def test_the_parts_answers_are_joined_to_the_answer_of_the_whole(
         if path == EMBEDDINGS and said is EMBED:
             assert outer.usage == Usage(prompt_tokens=15)
 
-    on_plane(test, *backends)
 
-
-def test_part_sizes_are_the_plan_s() -> None:
+async def test_part_sizes_are_the_plan_s() -> None:
     backends = [PartsBackend(), PartsBackend(), PartsBackend()]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends, sizes=lambda _, items: [3, 1, 1]) as plane:
         _, answer = await ask(plane, EMBED)
         assert answer == answer_to(EMBEDDINGS, EMBED)
         assert [backend.asked[0]["input"] for backend in backends] == [TEXTS[:3], TEXTS[3:4], TEXTS[4:]]
-
-    on_plane(test, *backends, sizes=lambda _, items: [3, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -100,16 +92,13 @@ def test_part_sizes_are_the_plan_s() -> None:
         (IMAGES, {"model": "m", "prompt": "a", "n": 4, "seed": 1}),  # all parts would draw the same
     ],
 )
-def test_other_requests_go_to_one_node_as_they_are(path: str, said: dict[str, Any]) -> None:
+async def test_other_requests_go_to_one_node_as_they_are(path: str, said: dict[str, Any]) -> None:
     backends = [PartsBackend(), PartsBackend()]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         head, answer = await ask(plane, said, path)
         assert answer == answer_to(path, said)
         assert b"x-trimtab-parts" not in head
         assert backends[0].asked + backends[1].asked == [said]
-
-    on_plane(test, *backends)
 
 
 def test_a_stream_is_never_split() -> None:
@@ -118,44 +107,34 @@ def test_a_stream_is_never_split() -> None:
     assert items_of(Kind.CHAT, {"n": 5, "messages": []}) == 1
 
 
-def test_a_lost_part_is_served_by_another_node() -> None:
+async def test_a_lost_part_is_served_by_another_node() -> None:
     backends = [PartsBackend(fails=1), PartsBackend()]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         _, answer = await ask(plane, EMBED)
         assert answer == answer_to(EMBEDDINGS, EMBED)
         assert [len(backend.asked) for backend in backends] == [1, 2]
 
-    on_plane(test, *backends)
 
-
-def test_a_part_that_a_node_refuses_is_the_answer_and_ends_the_others() -> None:
+async def test_a_part_that_a_node_refuses_is_the_answer_and_ends_the_others() -> None:
     backends = [PartsBackend(refuses="bb"), PartsBackend(waits=True)]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         head, answer = await ask(plane, EMBED)
         assert b" 400 " in head
         assert answer["error"]["message"] == "bad text"
         await until(lambda: backends[1].dropped == 1)
 
-    on_plane(test, *backends)
 
-
-def test_a_part_that_no_node_can_serve_fails_the_request() -> None:
+async def test_a_part_that_no_node_can_serve_fails_the_request() -> None:
     backends = [PartsBackend(fails=9), PartsBackend(fails=9)]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         head, _ = await ask(plane, EMBED)
         assert b" 502 " in head
         assert len(plane.notes.ends) == 1
 
-    on_plane(test, *backends)
 
-
-def test_all_parts_end_when_the_client_leaves() -> None:
+async def test_all_parts_end_when_the_client_leaves() -> None:
     backends = [PartsBackend(waits=True), PartsBackend(waits=True)]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         _, writer = await plane.connect()
         writer.write(asked(EMBED))
         await until(lambda: all(backend.asked for backend in backends))
@@ -163,20 +142,15 @@ def test_all_parts_end_when_the_client_leaves() -> None:
         await until(lambda: [backend.dropped for backend in backends] == [1, 1])
         await until(lambda: [end.outcome for end in plane.notes.ends] == [Outcome.CANCELLED])
 
-    on_plane(test, *backends)
 
-
-def test_several_split_requests_on_one_connection_are_answered_in_order() -> None:
+async def test_several_split_requests_on_one_connection_are_answered_in_order() -> None:
     backends = [PartsBackend(), PartsBackend()]
-
-    async def test(plane: Plane) -> None:
+    async with on_plane(*backends) as plane:
         others = {"model": "m", "input": ["x", "yy"]}
         found = await plane.raw(asked(EMBED, more="") + asked(others))
         first, second = found.split(b"HTTP/1.1 200 OK\r\n")[1:]
         for answer, said in ((first, EMBED), (second, others)):
             assert json.loads(answer.partition(b"\r\n\r\n")[2]) == answer_to(EMBEDDINGS, said)
-
-    on_plane(test, *backends)
 
 
 def test_answers_of_another_form_are_no_answer() -> None:

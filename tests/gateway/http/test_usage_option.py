@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.gateway.plane import admission, answers, gateway, in_loop, ok, post, read_request
+from support.gateway.plane import admission, answers, gateway, ok, post, read_request
 from support.gateway.streams import DONE, HEAD, STREAMING, USAGE, chunk, content
 from trimtab.gateway.http.response_observer import Decoder
 from trimtab.gateway.http.usage_option import UNASKED_S
@@ -61,7 +61,6 @@ WITH_USAGE = HEAD + chunk(EVENT) + chunk(USAGE) + chunk(DONE) + b"0\r\n\r\n"
     ],
     ids=["400", "422", "500 that names it", "chunked"],
 )
-@in_loop
 async def test_what_refuses_the_field_gets_the_request_again_without_it(error: bytes) -> None:
     backend = Strict(error, STREAM)
     async with gateway(backend, look=admission(count_usage=True)) as g:
@@ -79,7 +78,6 @@ async def test_what_refuses_the_field_gets_the_request_again_without_it(error: b
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
-@in_loop
 async def test_an_error_that_is_the_requests_own_reaches_the_client(is_proven: bool) -> None:
     """A node that has taken the field is not asked twice."""
 
@@ -96,7 +94,6 @@ async def test_an_error_that_is_the_requests_own_reaches_the_client(is_proven: b
         assert g.dispatcher.nodes[0].unasked_until_s.get("m") == (0.0 if is_proven else None)
 
 
-@in_loop
 async def test_a_long_error_is_passed_on() -> None:
     backend = Strict(refusal(400, b"x" * 200_000), STREAM)
     async with gateway(backend, look=admission(count_usage=True)) as g:
@@ -116,7 +113,6 @@ def _raw_deflate(data: bytes) -> bytes:
     [(b"gzip", gzip.compress), (b"deflate", zlib.compress), (b"deflate", _raw_deflate)],
     ids=["gzip", "deflate", "raw deflate"],
 )
-@in_loop
 async def test_compressed_answers_are_counted_and_come_as_they_are(
     coding: bytes, pack: Callable[[bytes], bytes]
 ) -> None:
@@ -129,7 +125,6 @@ async def test_compressed_answers_are_counted_and_come_as_they_are(
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 10_000])
 @pytest.mark.parametrize("asks_itself", [False, True])
-@in_loop
 async def test_the_usage_that_no_client_asked_for_is_removed_from_a_compressed_stream(
     piece_bytes: int, asks_itself: bool
 ) -> None:
@@ -161,7 +156,6 @@ def _unchunked(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("coding", "body"), [(b"br", b"\x8b\x02\x80"), (b"gzip", b"no gzip at all")], ids=["unknown", "damaged"]
 )
-@in_loop
 async def test_what_cannot_be_read_passes_and_is_told(coding: bytes, body: bytes) -> None:
     async with gateway(answers(ok(body, more=b"content-encoding: %b\r\n" % coding))) as g:
         answer = await g.raw(post())
@@ -172,7 +166,6 @@ async def test_what_cannot_be_read_passes_and_is_told(coding: bytes, body: bytes
     assert (exchange.usage, uncounted_reason(exchange)) == (None, "coding")
 
 
-@in_loop
 async def test_streams_that_cannot_be_read_are_asked_for_usage_once() -> None:
     stream = STREAM.replace(b"\r\n\r\n", b"\r\ncontent-encoding: br\r\n\r\n", 1)
     backend = Strict(stream, stream)
@@ -182,7 +175,6 @@ async def test_streams_that_cannot_be_read_are_asked_for_usage_once() -> None:
     assert backend.seen == [True, False]
 
 
-@in_loop
 async def test_several_gzip_members_are_one_body_and_a_bomb_is_not_read() -> None:
     assert Decoder().feed(gzip.compress(b"a") + gzip.compress(b"b")) == b"ab"
     bomb = gzip.compress(b"\0" * (64 << 20))

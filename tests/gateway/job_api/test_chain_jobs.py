@@ -247,41 +247,34 @@ async def takes_over_chains_at_a_reload(gateway: ServedGateway, client: Client, 
     assert (await reload(offered, text))[1]["changed"] == ["chains"]
 
 
-def test_a_gateway_offers_chains(tmp_path: Path) -> None:
+async def test_a_gateway_offers_chains(tmp_path: Path) -> None:
     """One gateway for all of it: each start costs seconds."""
-
-    async def main() -> None:
-        async with opened(tmp_path) as (gateway, client):
-            await runs_as_jobs_and_lists(gateway, client)
-            await shows_progress_and_cancels(gateway, client)
-            await refuses_wrong_requests_and_keeps_tenants_apart(gateway, client)  # leaves a run that waits
-            await takes_over_chains_at_a_reload(gateway, client, tmp_path)
-
-    asyncio.run(main())
+    async with opened(tmp_path) as (gateway, client):
+        await runs_as_jobs_and_lists(gateway, client)
+        await shows_progress_and_cancels(gateway, client)
+        await refuses_wrong_requests_and_keeps_tenants_apart(gateway, client)  # leaves a run that waits
+        await takes_over_chains_at_a_reload(gateway, client, tmp_path)
 
 
 @pytest.mark.faults
-def test_a_run_goes_on_after_the_gateway_was_killed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as (gateway, client):
-            _, job, _ = await client.run("loud", inputs=["a wait"])
+async def test_a_run_goes_on_after_the_gateway_was_killed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (gateway, client):
+        _, job, _ = await client.run("loud", inputs=["a wait"])
 
-            async def runs() -> Any:
-                _, now, _ = await client.ask("GET", f"jobs/{job['id']}")
-                return now.get("progress", {}).get("stages", {}).get("upper", {}).get("running")
+        async def runs() -> Any:
+            _, now, _ = await client.ask("GET", f"jobs/{job['id']}")
+            return now.get("progress", {}).get("stages", {}).get("upper", {}).get("running")
 
-            await until(runs, "it runs")
-            await asyncio.sleep(0.3)  # until the result of `words` is in the journal
-            gateway.signal(signal.SIGKILL)
-            await gateway.ended()
-        (tmp_path / "gate").touch()
-        async with opened(tmp_path) as (_, client):
-            assert (await client.ended(job["id"]))["status"] == "done"
-            _, told, _ = await client.ask("GET", f"jobs/{job['id']}/result")
-            assert told["data"][0]["output"] == ["A", "WAIT"]
-        assert (tmp_path / "log").read_text() == "words a wait\n"
-
-    asyncio.run(main())
+        await until(runs, "it runs")
+        await asyncio.sleep(0.3)  # until the result of `words` is in the journal
+        gateway.signal(signal.SIGKILL)
+        await gateway.ended()
+    (tmp_path / "gate").touch()
+    async with opened(tmp_path) as (_, client):
+        assert (await client.ended(job["id"]))["status"] == "done"
+        _, told, _ = await client.ask("GET", f"jobs/{job['id']}/result")
+        assert told["data"][0]["output"] == ["A", "WAIT"]
+    assert (tmp_path / "log").read_text() == "words a wait\n"
 
 
 def test_short_stages_are_joined_as_the_configuration_says(

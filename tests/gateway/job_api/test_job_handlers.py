@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -193,65 +192,56 @@ async def _submitted(g: SimpleNamespace) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_the_official_client_makes_and_fetches_a_video(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            videos = g.client("a").videos
-            made = await videos.create(prompt="a boat", model="film-1", seconds="8", size="1280x720")
-            assert (made.status, made.seconds, made.size) == ("queued", "8", "1280x720")
-            ready = await videos.poll(made.id, poll_interval_ms=20)
-            assert (ready.status, ready.progress, ready.model) == ("completed", 100, "film-1")
-            content = await videos.download_content(made.id)
-            assert content.content == b"film" * 1000
-            assert [video.id async for video in await videos.list()] == [made.id]
-            with pytest.raises(openai.NotFoundError):
-                await g.client("other").videos.retrieve(made.id)
-            assert (await videos.delete(made.id)).deleted
-            with pytest.raises(openai.NotFoundError):
-                await videos.retrieve(made.id)
-            assert g.backend.seen.count("POST /v1/videos") == 1
-            assert [how for how, _ in g.dispatcher.ended] == ["done"]
-
-    asyncio.run(main())
+async def test_the_official_client_makes_and_fetches_a_video(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as g:
+        videos = g.client("a").videos
+        made = await videos.create(prompt="a boat", model="film-1", seconds="8", size="1280x720")
+        assert (made.status, made.seconds, made.size) == ("queued", "8", "1280x720")
+        ready = await videos.poll(made.id, poll_interval_ms=20)
+        assert (ready.status, ready.progress, ready.model) == ("completed", 100, "film-1")
+        content = await videos.download_content(made.id)
+        assert content.content == b"film" * 1000
+        assert [video.id async for video in await videos.list()] == [made.id]
+        with pytest.raises(openai.NotFoundError):
+            await g.client("other").videos.retrieve(made.id)
+        assert (await videos.delete(made.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await videos.retrieve(made.id)
+        assert g.backend.seen.count("POST /v1/videos") == 1
+        assert [how for how, _ in g.dispatcher.ended] == ["done"]
 
 
 @pytest.mark.parametrize("compresses", [False, True], ids=["plain", "compressed"])
-def test_respond_async_makes_a_job_of_any_request(tmp_path: Path, compresses: bool) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            g.backend.compresses = compresses
-            prefer = {"Prefer": "wait=10, respond-async"}
-            async with g.http.post("/v1/chat/completions", json={"model": "m"}, headers=prefer) as response:
-                assert response.status == 202
-                location = response.headers["Location"]
-                assert (await response.json())["status"] == "queued"
-            done = await _ended(g, location.rsplit("/", 1)[1])
-            assert done["status"] == "done"
-            async with g.http.get(f"{location}/result") as response:
-                assert response.status == 200
-                assert response.content_type == "application/json"
-                assert (await response.json())["usage"]["completion_tokens"] == 5
-            _, exchange = g.dispatcher.ended[0]
-            assert exchange.outcome is Outcome.DONE
-            assert (exchange.usage.prompt_tokens, exchange.usage.completion_tokens) == (3, 5)
-            assert g.backend.seen == ["POST /v1/chat/completions"]
-
-    asyncio.run(main())
+async def test_respond_async_makes_a_job_of_any_request(tmp_path: Path, compresses: bool) -> None:
+    async with gateway(tmp_path) as g:
+        g.backend.compresses = compresses
+        prefer = {"Prefer": "wait=10, respond-async"}
+        async with g.http.post("/v1/chat/completions", json={"model": "m"}, headers=prefer) as response:
+            assert response.status == 202
+            location = response.headers["Location"]
+            assert (await response.json())["status"] == "queued"
+        done = await _ended(g, location.rsplit("/", 1)[1])
+        assert done["status"] == "done"
+        async with g.http.get(f"{location}/result") as response:
+            assert response.status == 200
+            assert response.content_type == "application/json"
+            assert (await response.json())["usage"]["completion_tokens"] == 5
+        _, exchange = g.dispatcher.ended[0]
+        assert exchange.outcome is Outcome.DONE
+        assert (exchange.usage.prompt_tokens, exchange.usage.completion_tokens) == (3, 5)
+        assert g.backend.seen == ["POST /v1/chat/completions"]
 
 
-def test_a_busy_or_absent_node_is_passed_over(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            g.dispatcher.nodes.insert(0, _node("absent", 9, 1))
-            assert (await _ended(g, await _submitted(g)))["status"] == "done"
-            g.dispatcher.nodes.pop(0)
-            g.backend.create = (503, {"Retry-After": "0"})
-            job_id = await _submitted(g)
-            await _sent(g, 3)
-            g.backend.create = (200, {})
-            assert (await _ended(g, job_id))["status"] == "done"
-
-    asyncio.run(main())
+async def test_a_busy_or_absent_node_is_passed_over(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as g:
+        g.dispatcher.nodes.insert(0, _node("absent", 9, 1))
+        assert (await _ended(g, await _submitted(g)))["status"] == "done"
+        g.dispatcher.nodes.pop(0)
+        g.backend.create = (503, {"Retry-After": "0"})
+        job_id = await _submitted(g)
+        await _sent(g, 3)
+        g.backend.create = (200, {})
+        assert (await _ended(g, job_id))["status"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -264,67 +254,55 @@ def test_a_busy_or_absent_node_is_passed_over(tmp_path: Path) -> None:
         ({"statuses": ["?", ""]}, "unknown", "backend_lost"),
     ],
 )
-def test_a_backend_that_fails_gets_the_job_once(
+async def test_a_backend_that_fails_gets_the_job_once(
     tmp_path: Path, change: dict[str, Any], status: str, code: str
 ) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            vars(g.backend).update(change)
-            job_id = await _submitted(g)
-            ended = await _ended(g, job_id)
-            assert (ended["status"], ended["error"]["code"]) == (status, code)
-            assert g.backend.seen.count("POST /v1/videos") == 1
-            async with g.http.get(f"/v1/jobs/{job_id}/result") as response:
-                assert response.status == 409
-                assert (await response.json())["error"]["code"] == f"job_{status}"
-
-    asyncio.run(main())
+    async with gateway(tmp_path) as g:
+        vars(g.backend).update(change)
+        job_id = await _submitted(g)
+        ended = await _ended(g, job_id)
+        assert (ended["status"], ended["error"]["code"]) == (status, code)
+        assert g.backend.seen.count("POST /v1/videos") == 1
+        async with g.http.get(f"/v1/jobs/{job_id}/result") as response:
+            assert response.status == 409
+            assert (await response.json())["error"]["code"] == f"job_{status}"
 
 
-def test_an_idempotent_job_runs_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path, idempotent=True) as g:
-            g.backend.drop = True
-            job_id = await _submitted(g)
-            await _sent(g, 2)
-            g.backend.drop = False
-            assert (await _ended(g, job_id))["status"] == "done"
-
-    asyncio.run(main())
+async def test_an_idempotent_job_runs_again(tmp_path: Path) -> None:
+    async with gateway(tmp_path, idempotent=True) as g:
+        g.backend.drop = True
+        job_id = await _submitted(g)
+        await _sent(g, 2)
+        g.backend.drop = False
+        assert (await _ended(g, job_id))["status"] == "done"
 
 
-def test_cancel_reaches_the_backend_and_answers_fit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            g.backend.statuses = ["in_progress"]
-            job_id = await _submitted(g)
-            await until(lambda: "GET /v1/videos/v9" in g.backend.seen)
-            async with g.http.get(f"/v1/jobs/{job_id}/result") as response:
-                assert response.status == 409
-                assert response.headers["Retry-After"] == "1"
-            async with g.http.post(f"/v1/jobs/{job_id}/cancel") as response:
-                assert (response.status, (await response.json())["status"]) == (200, "cancelled")
-            assert "DELETE /v1/videos/v9" in g.backend.seen
-            async with g.http.post(f"/v1/jobs/{job_id}/cancel") as response:
-                assert response.status == 409
-            async with g.http.delete(f"/v1/jobs/{job_id}") as response:
-                assert (await response.json())["deleted"]
-            async with g.http.get("/v1/jobs/job_unknown") as response:
-                assert response.status == 404
-
-    asyncio.run(main())
+async def test_cancel_reaches_the_backend_and_answers_fit(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as g:
+        g.backend.statuses = ["in_progress"]
+        job_id = await _submitted(g)
+        await until(lambda: "GET /v1/videos/v9" in g.backend.seen)
+        async with g.http.get(f"/v1/jobs/{job_id}/result") as response:
+            assert response.status == 409
+            assert response.headers["Retry-After"] == "1"
+        async with g.http.post(f"/v1/jobs/{job_id}/cancel") as response:
+            assert (response.status, (await response.json())["status"]) == (200, "cancelled")
+        assert "DELETE /v1/videos/v9" in g.backend.seen
+        async with g.http.post(f"/v1/jobs/{job_id}/cancel") as response:
+            assert response.status == 409
+        async with g.http.delete(f"/v1/jobs/{job_id}") as response:
+            assert (await response.json())["deleted"]
+        async with g.http.get("/v1/jobs/job_unknown") as response:
+            assert response.status == 404
 
 
-def test_without_a_database_jobs_are_refused_with_503_and_the_log_says_why(
+async def test_without_a_database_jobs_are_refused_with_503_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with gateway(tmp_path) as g:
-            g.jobs.settings = dataclasses.replace(g.jobs.settings, min_free_bytes=1 << 60)
-            async with g.http.post("/v1/videos", json={"model": "film-1"}) as response:
-                assert response.status == 503
-                assert response.headers["Retry-After"] == "5"
-                assert (await response.json())["error"]["code"] == "store_unavailable"
-
-    asyncio.run(main())
+    async with gateway(tmp_path) as g:
+        g.jobs.settings = dataclasses.replace(g.jobs.settings, min_free_bytes=1 << 60)
+        async with g.http.post("/v1/videos", json={"model": "film-1"}) as response:
+            assert response.status == 503
+            assert response.headers["Retry-After"] == "5"
+            assert (await response.json())["error"]["code"] == "store_unavailable"
     assert f"the disk of {tmp_path}" in caplog.text

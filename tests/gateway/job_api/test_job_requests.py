@@ -32,19 +32,15 @@ async def accepted(exchange: ProxiedExchange, body: bytes) -> LocalAnswer | Refu
 
 
 @pytest.mark.parametrize("field", ["requests_per_minute", "tokens_per_minute"])
-def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
+async def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
     tenant = Tenant("t", 0, limits=Limits(TenantLimits(**{field: 1, "concurrency": 1})))
-
-    async def main() -> None:
-        async with gateway(look=Admission(Endpoints(), lambda _: tenant, jobs=True)) as g:
-            g.context.local = accepted
-            first, second = await g.raw(post(more=ASYNC)), await g.raw(post(more=ASYNC))
-            assert first.startswith(b"HTTP/1.1 202 ")
-            assert second.startswith(b"HTTP/1.1 429 ")
-            assert b"retry-after: " in second.lower()
-            assert tenant.limits.in_flight == 0
-
-    asyncio.run(main())
+    async with gateway(look=Admission(Endpoints(), lambda _: tenant, jobs=True)) as g:
+        g.context.local = accepted
+        first, second = await g.raw(post(more=ASYNC)), await g.raw(post(more=ASYNC))
+        assert first.startswith(b"HTTP/1.1 202 ")
+        assert second.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: " in second.lower()
+        assert tenant.limits.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -60,28 +56,22 @@ def test_a_job_counts_against_its_tenants_limits(field: str) -> None:
         (b"", 200),
     ],
 )
-def test_who_prefers_to_be_answered_later_gets_a_job(prefer: bytes, status: int) -> None:
-    async def main() -> None:
-        look = Admission(Endpoints(), lambda _: Tenant("t", 0), jobs=True)
-        async with gateway(answers(ok(b"{}")), look=look) as g:
-            g.context.local = accepted
-            answer = await g.raw(post(more=b"prefer: " + prefer + b"\r\n"))
-            assert answer.startswith(b"HTTP/1.1 %d " % status)
-
-    asyncio.run(main())
+async def test_who_prefers_to_be_answered_later_gets_a_job(prefer: bytes, status: int) -> None:
+    look = Admission(Endpoints(), lambda _: Tenant("t", 0), jobs=True)
+    async with gateway(answers(ok(b"{}")), look=look) as g:
+        g.context.local = accepted
+        answer = await g.raw(post(more=b"prefer: " + prefer + b"\r\n"))
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_tenants_of_jobs_have_accounts_at_the_policy(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = StoreSpec(url=f"sqlite:///{tmp_path / 'store.db'}", results_folder=tmp_path / "results")
-        config = GatewayConfig(insecure_no_auth=True, store=store)
-        made = Gateway(config, asyncio.get_running_loop())
-        try:
-            around = surroundings(made, JobService(config))
-            tenants = [around.tenant(f"t{k}") for k in range(2 * SPARE_TENANTS)]
-            for pool in made.dispatcher.pools.values():
-                assert len(pool.live.virtual_counters) > max(tenant.idx for tenant in tenants if tenant)
-        finally:
-            await made.close()
-
-    asyncio.run(main())
+async def test_tenants_of_jobs_have_accounts_at_the_policy(tmp_path: Path) -> None:
+    store = StoreSpec(url=f"sqlite:///{tmp_path / 'store.db'}", results_folder=tmp_path / "results")
+    config = GatewayConfig(insecure_no_auth=True, store=store)
+    made = Gateway(config, asyncio.get_running_loop())
+    try:
+        around = surroundings(made, JobService(config))
+        tenants = [around.tenant(f"t{k}") for k in range(2 * SPARE_TENANTS)]
+        for pool in made.dispatcher.pools.values():
+            assert len(pool.live.virtual_counters) > max(tenant.idx for tenant in tenants if tenant)
+    finally:
+        await made.close()

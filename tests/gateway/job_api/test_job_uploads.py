@@ -126,94 +126,79 @@ async def opened(folder: Path, min_free_bytes: int = 0, max_active: int = 100) -
 
 
 @pytest.mark.parametrize("path", [b"/v1/videos", b"/v1/images/edits"])
-def test_a_long_upload_is_on_disk_when_it_is_accepted(tmp_path: Path, path: bytes) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            if path == b"/v1/videos":
-                head, job = await made.send()
-                assert (job["status"], job["seconds"], job["model"]) == ("queued", "8", "film")
-            else:
-                asked = request(path).replace(b"host: g", b"host: g\r\nprefer: respond-async")
-                head, _, said = (await made.plane.raw(asked)).partition(b"\r\n\r\n")
-                job = orjson.loads(said)
-                assert head.startswith(b"HTTP/1.1 202 ")
-            (body,) = made.bodies
-            assert body.name == job["id"]
-            assert body.read_bytes() == FORM
-            made.maker.go.set()
-            await made.reach(job["id"], JobState.DONE)
-            assert made.maker.seen == [FORM]
-            await until(lambda: not made.bodies)
-
-    asyncio.run(main())
+async def test_a_long_upload_is_on_disk_when_it_is_accepted(tmp_path: Path, path: bytes) -> None:
+    async with opened(tmp_path) as made:
+        if path == b"/v1/videos":
+            head, job = await made.send()
+            assert (job["status"], job["seconds"], job["model"]) == ("queued", "8", "film")
+        else:
+            asked = request(path).replace(b"host: g", b"host: g\r\nprefer: respond-async")
+            head, _, said = (await made.plane.raw(asked)).partition(b"\r\n\r\n")
+            job = orjson.loads(said)
+            assert head.startswith(b"HTTP/1.1 202 ")
+        (body,) = made.bodies
+        assert body.name == job["id"]
+        assert body.read_bytes() == FORM
+        made.maker.go.set()
+        await made.reach(job["id"], JobState.DONE)
+        assert made.maker.seen == [FORM]
+        await until(lambda: not made.bodies)
 
 
-def test_a_long_upload_by_an_alias_names_the_model_on_disk(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            made.plane.context.admission.routes = resolved(
-                {"movie": RouteSpec.model_validate({"targets": "film"})}
-            )
-            _, job = await made.send(body=FORM.replace(b"\r\n\r\nfilm\r\n", b"\r\n\r\nmovie\r\n"))
-            assert job["model"] == "film"
-            assert [body.read_bytes() for body in made.bodies] == [FORM]
-
-    asyncio.run(main())
+async def test_a_long_upload_by_an_alias_names_the_model_on_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as made:
+        made.plane.context.admission.routes = resolved(
+            {"movie": RouteSpec.model_validate({"targets": "film"})}
+        )
+        _, job = await made.send(body=FORM.replace(b"\r\n\r\nfilm\r\n", b"\r\n\r\nmovie\r\n"))
+        assert job["model"] == "film"
+        assert [body.read_bytes() for body in made.bodies] == [FORM]
 
 
-def test_a_body_over_the_limit_is_refused_as_everywhere(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            head, said = await made.send(body=FORM + b" " * MIB)
-            assert head.startswith(b"HTTP/1.1 413 ")
-            assert said["error"]["code"] == "body_too_large"
-            head, _ = await made.send(b"/v1/jobs/job_1/cancel")
-            assert head.startswith(b"HTTP/1.1 413 ")
-            assert made.bodies == []
-
-    asyncio.run(main())
+async def test_a_body_over_the_limit_is_refused_as_everywhere(tmp_path: Path) -> None:
+    async with opened(tmp_path) as made:
+        head, said = await made.send(body=FORM + b" " * MIB)
+        assert head.startswith(b"HTTP/1.1 413 ")
+        assert said["error"]["code"] == "body_too_large"
+        head, _ = await made.send(b"/v1/jobs/job_1/cancel")
+        assert head.startswith(b"HTTP/1.1 413 ")
+        assert made.bodies == []
 
 
-def test_what_is_refused_leaves_no_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, max_active=1) as made:
-            await made.send()
-            head, _ = await made.send()
-            assert head.startswith(b"HTTP/1.1 429 ")
-            head, _ = await made.send(body=FORM.replace(b'name="model"', b'name="mode"'))
-            assert head.startswith(b"HTTP/1.1 400 ")
-            assert len(made.bodies) == 1
-
-    asyncio.run(main())
+async def test_what_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_active=1) as made:
+        await made.send()
+        head, _ = await made.send()
+        assert head.startswith(b"HTTP/1.1 429 ")
+        head, _ = await made.send(body=FORM.replace(b'name="model"', b'name="mode"'))
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert len(made.bodies) == 1
 
 
-def test_a_full_disk_refuses_a_long_job_and_loses_none(
+async def test_a_full_disk_refuses_a_long_job_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            _, accepted = await made.send()
-            with monkeypatch.context() as patched:
-                patched.setattr(job_files.os, "fsync", full)
-                head, said = await made.send()
-            assert head.startswith(b"HTTP/1.1 503 ")
-            assert b"\r\nretry-after: 5" in head.lower()
-            assert said["error"]["code"] == "store_unavailable"
-            assert [path.name for path in made.bodies] == [accepted["id"]]
-            made.maker.go.set()
-            await made.reach(accepted["id"], JobState.DONE)
-        async with opened(tmp_path, min_free_bytes=1 << 60) as made:
-            head, _ = await made.send()
-            assert head.startswith(b"HTTP/1.1 503 ")
-            assert made.bodies == []
-
-    asyncio.run(main())
+    async with opened(tmp_path) as made:
+        _, accepted = await made.send()
+        with monkeypatch.context() as patched:
+            patched.setattr(job_files.os, "fsync", full)
+            head, said = await made.send()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 5" in head.lower()
+        assert said["error"]["code"] == "store_unavailable"
+        assert [path.name for path in made.bodies] == [accepted["id"]]
+        made.maker.go.set()
+        await made.reach(accepted["id"], JobState.DONE)
+    async with opened(tmp_path, min_free_bytes=1 << 60) as made:
+        head, _ = await made.send()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert made.bodies == []
 
 
-def test_a_short_result_that_meets_a_full_disk_waits_for_room(
+async def test_a_short_result_that_meets_a_full_disk_waits_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[int] = []
@@ -222,26 +207,23 @@ def test_a_short_result_that_meets_a_full_disk_waits_for_room(
         refused.append(fd)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            _, accepted = await made.send()
-            await until(lambda: made.maker.seen)
-            with monkeypatch.context() as patched:
-                patched.setattr(job_files.os, "fsync", full)
-                made.maker.go.set()
-                await until(lambda: len(refused) >= 3)
-            await made.reach(accepted["id"], JobState.DONE)
-            job = await made.jobs.find(accepted["id"], "t")
-            assert job is not None
-            path = made.jobs.result_path(job)
-            assert path is not None
-            assert path.read_bytes() == b"film"
-            assert len(made.maker.seen) == 1
-
-    asyncio.run(main())
+    async with opened(tmp_path) as made:
+        _, accepted = await made.send()
+        await until(lambda: made.maker.seen)
+        with monkeypatch.context() as patched:
+            patched.setattr(job_files.os, "fsync", full)
+            made.maker.go.set()
+            await until(lambda: len(refused) >= 3)
+        await made.reach(accepted["id"], JobState.DONE)
+        job = await made.jobs.find(accepted["id"], "t")
+        assert job is not None
+        path = made.jobs.result_path(job)
+        assert path is not None
+        assert path.read_bytes() == b"film"
+        assert len(made.maker.seen) == 1
 
 
-def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
+async def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go, copied = threading.Event(), threading.Event(), threading.Event()
@@ -254,49 +236,40 @@ def test_a_client_that_leaves_while_its_body_is_copied_leaves_nothing(
         copied.set()
         return staged
 
-    async def main() -> None:
-        monkeypatch.setattr(JobFiles, "stage_input", slow)
-        async with opened(tmp_path) as made:
-            _, writer = await made.plane.connect()
-            writer.write(request())
-            await until(begun.is_set)
-            writer.close()
-            await until(lambda: made.plane.context.exchanges == 0)
-            go.set()
-            await until(copied.is_set)
-            await until(lambda: not made.bodies)
-            assert await made.jobs.counts() == {}
-
-    asyncio.run(main())
+    monkeypatch.setattr(JobFiles, "stage_input", slow)
+    async with opened(tmp_path) as made:
+        _, writer = await made.plane.connect()
+        writer.write(request())
+        await until(begun.is_set)
+        writer.close()
+        await until(lambda: made.plane.context.exchanges == 0)
+        go.set()
+        await until(copied.is_set)
+        await until(lambda: not made.bodies)
+        assert await made.jobs.counts() == {}
 
 
-def test_a_job_that_is_cancelled_before_it_is_sent_gives_its_space_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as made:
-            made.plane.dispatcher.hold = True
-            _, job = await made.send()
-            assert len(made.bodies) == 1
-            await made.jobs.cancel(job["id"], "t")
-            await until(lambda: not made.bodies)
-            made.plane.dispatcher.nodes.clear()  # from here on jobs wait on disk, claimed by nobody
-            made.plane.dispatcher.hold = False
-            _, job = await made.send()
-            await made.jobs.cancel(job["id"], "t")
-            await until(lambda: not made.bodies)
-            assert made.maker.seen == []
-
-    asyncio.run(main())
+async def test_a_job_that_is_cancelled_before_it_is_sent_gives_its_space_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as made:
+        made.plane.dispatcher.hold = True
+        _, job = await made.send()
+        assert len(made.bodies) == 1
+        await made.jobs.cancel(job["id"], "t")
+        await until(lambda: not made.bodies)
+        made.plane.dispatcher.nodes.clear()  # from here on jobs wait on disk, claimed by nobody
+        made.plane.dispatcher.hold = False
+        _, job = await made.send()
+        await made.jobs.cancel(job["id"], "t")
+        await until(lambda: not made.bodies)
+        assert made.maker.seen == []
 
 
-def test_what_a_crash_left_is_swept_and_what_is_being_made_is_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        bodies = tmp_path / "bodies"
-        bodies.mkdir()
-        for name in ("1f.staged", "1f.staged.2a.part", "new.staged"):
-            (bodies / name).write_bytes(b"x")
-        for name in ("1f.staged", "1f.staged.2a.part"):
-            os.utime(bodies / name, (time.time() - 7200.0,) * 2)
-        async with opened(tmp_path) as made:
-            await until(lambda: [path.name for path in made.bodies] == ["new.staged"])
-
-    asyncio.run(main())
+async def test_what_a_crash_left_is_swept_and_what_is_being_made_is_not(tmp_path: Path) -> None:
+    bodies = tmp_path / "bodies"
+    bodies.mkdir()
+    for name in ("1f.staged", "1f.staged.2a.part", "new.staged"):
+        (bodies / name).write_bytes(b"x")
+    for name in ("1f.staged", "1f.staged.2a.part"):
+        os.utime(bodies / name, (time.time() - 7200.0,) * 2)
+    async with opened(tmp_path) as made:
+        await until(lambda: [path.name for path in made.bodies] == ["new.staged"])

@@ -99,105 +99,90 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_a_remix_is_made_where_its_video_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with studios("left", "right") as (made, nodes), serving(tmp_path, nodes) as served:
-            for studio in made:
-                studio.done.set()
-            videos = served.client.videos
-            first = await videos.create(prompt="a boat", model="m", seconds="8")
-            await served.ended(first.id)
-            (home,) = [studio for studio in made if studio.films]
-            for _ in range(3):
-                remix = await videos.remix(first.id, prompt="at night")
-                assert (remix.remixed_from_video_id, remix.seconds, remix.model) == (first.id, "8", "m")
-                assert (await served.ended(remix.id)).status == "completed"
-                assert (await videos.download_content(remix.id)).content == home.name.encode()
-            assert home.films == 4
-            assert home.seen.count(f"POST /v1/videos/{home.name}-1/remix") == 3
-            again = await videos.remix(remix.id, prompt="in the rain")  # of a remix
-            await served.ended(again.id)
-            assert f"POST /v1/videos/{home.name}-4/remix" in home.seen
-            with pytest.raises(openai.NotFoundError):
-                await videos.remix("video_unknown", prompt="x")
-            with pytest.raises(openai.BadRequestError):
-                await videos.remix(first.id, prompt=None)  # type: ignore[arg-type]
-            home.done.clear()
-            unfinished = await videos.remix(first.id, prompt="by day")
-            with pytest.raises(openai.ConflictError):
-                await videos.remix(unfinished.id, prompt="x")
-
-    asyncio.run(main())
+async def test_a_remix_is_made_where_its_video_is(tmp_path: Path) -> None:
+    async with studios("left", "right") as (made, nodes), serving(tmp_path, nodes) as served:
+        for studio in made:
+            studio.done.set()
+        videos = served.client.videos
+        first = await videos.create(prompt="a boat", model="m", seconds="8")
+        await served.ended(first.id)
+        (home,) = [studio for studio in made if studio.films]
+        for _ in range(3):
+            remix = await videos.remix(first.id, prompt="at night")
+            assert (remix.remixed_from_video_id, remix.seconds, remix.model) == (first.id, "8", "m")
+            assert (await served.ended(remix.id)).status == "completed"
+            assert (await videos.download_content(remix.id)).content == home.name.encode()
+        assert home.films == 4
+        assert home.seen.count(f"POST /v1/videos/{home.name}-1/remix") == 3
+        again = await videos.remix(remix.id, prompt="in the rain")  # of a remix
+        await served.ended(again.id)
+        assert f"POST /v1/videos/{home.name}-4/remix" in home.seen
+        with pytest.raises(openai.NotFoundError):
+            await videos.remix("video_unknown", prompt="x")
+        with pytest.raises(openai.BadRequestError):
+            await videos.remix(first.id, prompt=None)  # type: ignore[arg-type]
+        home.done.clear()
+        unfinished = await videos.remix(first.id, prompt="by day")
+        with pytest.raises(openai.ConflictError):
+            await videos.remix(unfinished.id, prompt="x")
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with studios("only") as ((studio,), nodes):
-            async with serving(tmp_path, nodes) as served:
-                video = await served.client.videos.create(prompt="a boat", model="m")
-                await until(lambda: "GET /v1/videos/only-1" in studio.seen)
-                node = served.gateway.fleet.nodes[0]
-                assert node.in_flight == 1
-            async with serving(tmp_path, nodes) as served:
-                node = served.gateway.fleet.nodes[0]
-                await until(lambda: node.in_flight == 1)
-                async with aiohttp.ClientSession() as session:
-                    url = f"{served.url}/v1/chat/completions"
-                    chat = asyncio.ensure_future(session.post(url, json={"model": "m", "messages": []}))
-                    await asyncio.sleep(0.3)
-                    assert "POST /v1/chat/completions" not in studio.seen  # it waits: the node takes one
-                    studio.done.set()
-                    assert (await chat).status == 200
-                    (await chat).release()
-                assert (await served.ended(video.id)).status == "completed"
-                await until(lambda: node.in_flight == 0)
-                assert studio.films == 1
-
-    asyncio.run(main())
-
-
-@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes) as served:
-            control = GatewayControl(served.gateway, None, served.service, served.changes, served.keys)
-            assert b"trimtab_jobs{" not in await control.metrics()
+async def test_a_job_that_is_found_again_keeps_its_place_at_its_node(tmp_path: Path) -> None:
+    async with studios("only") as ((studio,), nodes):
+        async with serving(tmp_path, nodes) as served:
             video = await served.client.videos.create(prompt="a boat", model="m")
             await until(lambda: "GET /v1/videos/only-1" in studio.seen)
-            assert b'trimtab_jobs{state="dispatched"} 1' in await control.metrics()
-            studio.done.set()
+            node = served.gateway.fleet.nodes[0]
+            assert node.in_flight == 1
+        async with serving(tmp_path, nodes) as served:
+            node = served.gateway.fleet.nodes[0]
+            await until(lambda: node.in_flight == 1)
+            async with aiohttp.ClientSession() as session:
+                url = f"{served.url}/v1/chat/completions"
+                chat = asyncio.ensure_future(session.post(url, json={"model": "m", "messages": []}))
+                await asyncio.sleep(0.3)
+                assert "POST /v1/chat/completions" not in studio.seen  # it waits: the node takes one
+                studio.done.set()
+                assert (await chat).status == 200
+                (await chat).release()
+            assert (await served.ended(video.id)).status == "completed"
+            await until(lambda: node.in_flight == 0)
+            assert studio.films == 1
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+async def test_jobs_are_counted_as_of_when_somebody_looks(tmp_path: Path) -> None:
+    async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes) as served:
+        control = GatewayControl(served.gateway, None, served.service, served.changes, served.keys)
+        assert b"trimtab_jobs{" not in await control.metrics()
+        video = await served.client.videos.create(prompt="a boat", model="m")
+        await until(lambda: "GET /v1/videos/only-1" in studio.seen)
+        assert b'trimtab_jobs{state="dispatched"} 1' in await control.metrics()
+        studio.done.set()
+        await served.ended(video.id)
+        told = await control.metrics()
+        assert b'trimtab_jobs{state="done"} 1' in told
+        assert b'trimtab_jobs{state="dispatched"} 0' in told
+        assert (await control.status())["jobs"] == {"dispatched": 0, "done": 1}
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
+async def test_unfinished_jobs_count_as_concurrent_requests_of_their_tenant(tmp_path: Path) -> None:
+    async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes, concurrency=2) as served:
+        create = served.client.videos.create
+        first = await create(prompt="a boat", model="m")
+        second = await create(prompt="a boat", model="m")
+        with pytest.raises(openai.RateLimitError, match=r"2 (unfinished jobs|requests at a time)"):
+            await create(prompt="a boat", model="m")
+        studio.done.set()
+        for video in (first, second):
             await served.ended(video.id)
-            told = await control.metrics()
-            assert b'trimtab_jobs{state="done"} 1' in told
-            assert b'trimtab_jobs{state="dispatched"} 0' in told
-            assert (await control.status())["jobs"] == {"dispatched": 0, "done": 1}
-
-    asyncio.run(main())
+        await served.ended((await create(prompt="a boat", model="m")).id)
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_unfinished_jobs_count_as_concurrent_requests_of_their_tenant(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with studios("only") as ((studio,), nodes), serving(tmp_path, nodes, concurrency=2) as served:
-            create = served.client.videos.create
-            first = await create(prompt="a boat", model="m")
-            second = await create(prompt="a boat", model="m")
-            with pytest.raises(openai.RateLimitError, match=r"2 (unfinished jobs|requests at a time)"):
-                await create(prompt="a boat", model="m")
-            studio.done.set()
-            for video in (first, second):
-                await served.ended(video.id)
-            await served.ended((await create(prompt="a boat", model="m")).id)
-
-    asyncio.run(main())
-
-
-@pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_the_bodies_and_results_of_a_tenants_jobs_are_bounded(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with studios("only") as (_, nodes), serving(tmp_path, nodes, max_jobs_mib=0.001) as served:
-            with pytest.raises(openai.RateLimitError, match=r"may take 0\.00"):
-                await served.client.videos.create(prompt="a boat" * 500, model="m")
-
-    asyncio.run(main())
+async def test_the_bodies_and_results_of_a_tenants_jobs_are_bounded(tmp_path: Path) -> None:
+    async with studios("only") as (_, nodes), serving(tmp_path, nodes, max_jobs_mib=0.001) as served:
+        with pytest.raises(openai.RateLimitError, match=r"may take 0\.00"):
+            await served.client.videos.create(prompt="a boat" * 500, model="m")

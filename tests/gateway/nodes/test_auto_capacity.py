@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from support.gateway.node_world import Traffic, fleet_of, run_virtual
+from support.gateway.node_world import Traffic, VirtualLoop, fleet_of
 from trimtab.gateway.model import Cause
 from trimtab.gateway.nodes.auto_capacity import AdaptiveLimit, CapacityOptions
 from trimtab.gateway.nodes.health_manager import HealthManager
+
+pytestmark = pytest.mark.event_loop(factory=VirtualLoop)
 
 
 @dataclass
@@ -97,17 +99,14 @@ def test_losses_of_one_burst_count_once() -> None:
     assert limit.limit == 90
 
 
-def test_only_nodes_with_auto_have_one_and_listeners_hear_of_it() -> None:
-    async def main() -> None:
-        manager = HealthManager(fleet_of(1, auto=True, max_requests=50))
-        plain = HealthManager(fleet_of(1, max_requests=50))
-        for each in (manager, plain):
-            traffic, node = Traffic(each.observer), each.fleet.nodes[0]
-            traffic.good(node)
-            traffic.bad(node, Cause.FIRST_BYTE)
-        assert manager.fleet.nodes[0].max_requests == 3
-        assert plain.fleet.nodes[0].max_requests == 50
-        manager.fleet.close()
-        plain.fleet.close()
-
-    run_virtual(main)
+async def test_only_nodes_with_auto_have_one_and_listeners_hear_of_it() -> None:
+    manager = HealthManager(fleet_of(1, auto=True, max_requests=50))
+    plain = HealthManager(fleet_of(1, max_requests=50))
+    for each in (manager, plain):
+        traffic, node = Traffic(each.observer), each.fleet.nodes[0]
+        traffic.good(node)
+        traffic.bad(node, Cause.FIRST_BYTE)
+    assert manager.fleet.nodes[0].max_requests == 3
+    assert plain.fleet.nodes[0].max_requests == 50
+    manager.fleet.close()
+    plain.fleet.close()

@@ -19,66 +19,56 @@ QUICK = HealthCheckOptions(
 )
 
 
-def test_a_node_that_fails_goes_down_and_comes_back() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(1, url=backend.url)
-            checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
-            checker.start()
-            await until(lambda: node.models == ("m",))
-            backend.answers["/health"] = (503, "loading")
-            await until(lambda: node.health is Health.DOWN)
-            assert node.reason == "its check answers 503"
-            assert fleet.problems == {"node n0": "its check answers 503"}
-            backend.answers["/health"] = (200, "")
-            await until(lambda: fleet.gets_work(node))
-            assert fleet.problems == {}
-            assert fleet.state(node).is_on_trial
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_a_node_that_fails_goes_down_and_comes_back() -> None:
+    async with Backend() as backend:
+        fleet = fleet_of(1, url=backend.url)
+        checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
+        checker.start()
+        await until(lambda: node.models == ("m",))
+        backend.answers["/health"] = (503, "loading")
+        await until(lambda: node.health is Health.DOWN)
+        assert node.reason == "its check answers 503"
+        assert fleet.problems == {"node n0": "its check answers 503"}
+        backend.answers["/health"] = (200, "")
+        await until(lambda: fleet.gets_work(node))
+        assert fleet.problems == {}
+        assert fleet.state(node).is_on_trial
+        await checker.close()
+        fleet.close()
 
 
-def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(1, url=backend.url)
-            checker, node = (
-                HealthChecker(fleet, HealthCheckOptions(period_s=0.05, unhealthy_threshold=1000)),
-                fleet.nodes[0],
-            )
-            checker.start()
-            await until(lambda: fleet.state(node).was_up)
-            backend.answers["/health"] = (500, "")
-            await until(lambda: "node n0" in fleet.problems)
-            assert fleet.gets_work(node)
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
+    async with Backend() as backend:
+        fleet = fleet_of(1, url=backend.url)
+        checker, node = (
+            HealthChecker(fleet, HealthCheckOptions(period_s=0.05, unhealthy_threshold=1000)),
+            fleet.nodes[0],
+        )
+        checker.start()
+        await until(lambda: fleet.state(node).was_up)
+        backend.answers["/health"] = (500, "")
+        await until(lambda: "node n0" in fleet.problems)
+        assert fleet.gets_work(node)
+        await checker.close()
+        fleet.close()
 
 
-def test_a_failure_is_repeated_at_once_and_not_after_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_repeated_at_once_and_not_after_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_checks, "REPEAT_S", 0.01)
-
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(1, url=backend.url)
-            options = HealthCheckOptions(period_s=1e6, timeout_s=30.0)
-            checker, node = HealthChecker(fleet, options), fleet.nodes[0]
-            checker.start()
-            await until(lambda: fleet.state(node).was_up)
-            backend.answers["/health"] = (500, "")
-            checker.check_now(node)
-            await until(lambda: node.health is Health.DOWN)
-            backend.answers["/health"] = (200, "")
-            checker.check_now(node)
-            await until(lambda: fleet.gets_work(node))
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+    async with Backend() as backend:
+        fleet = fleet_of(1, url=backend.url)
+        options = HealthCheckOptions(period_s=1e6, timeout_s=30.0)
+        checker, node = HealthChecker(fleet, options), fleet.nodes[0]
+        checker.start()
+        await until(lambda: fleet.state(node).was_up)
+        backend.answers["/health"] = (500, "")
+        checker.check_now(node)
+        await until(lambda: node.health is Health.DOWN)
+        backend.answers["/health"] = (200, "")
+        checker.check_now(node)
+        await until(lambda: fleet.gets_work(node))
+        await checker.close()
+        fleet.close()
 
 
 def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
@@ -119,92 +109,80 @@ def test_all_nodes_come_back_after_all_were_down() -> None:
         asyncio.run(main([held.enter_context(reserved_port()) for _ in range(3)]))
 
 
-def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
-            node = fleet.add(spec(url=backend.url, api_key_env="KEY", server_name="gpu-1"))
-            backend.answers["/health"] = (302, "")
-            backend.headers["Location"] = "/elsewhere"
-            checker = HealthChecker(fleet, QUICK)
-            checker.start()
-            await until(lambda: node.health is Health.DOWN)
-            assert "redirects" in node.reason
-            assert set(backend.seen) == {("/health", f"gpu-1:{backend.port}", "Bearer abc")}
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
+    async with Backend() as backend:
+        fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
+        node = fleet.add(spec(url=backend.url, api_key_env="KEY", server_name="gpu-1"))
+        backend.answers["/health"] = (302, "")
+        backend.headers["Location"] = "/elsewhere"
+        checker = HealthChecker(fleet, QUICK)
+        checker.start()
+        await until(lambda: node.health is Health.DOWN)
+        assert "redirects" in node.reason
+        assert set(backend.seen) == {("/health", f"gpu-1:{backend.port}", "Bearer abc")}
+        await checker.close()
+        fleet.close()
 
 
-def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            del backend.answers["/health"]
-            fleet = fleet_of(1, url=backend.url + "/v1")
-            checker = HealthChecker(fleet, QUICK)
-            checker.start()
-            await until(lambda: fleet.state(fleet.nodes[0]).was_up)
-            backend.answers["/v1/models"] = (401, "")
-            await until(lambda: fleet.nodes[0].health is Health.DOWN)
-            assert "credentials" in fleet.nodes[0].reason
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
+    async with Backend() as backend:
+        del backend.answers["/health"]
+        fleet = fleet_of(1, url=backend.url + "/v1")
+        checker = HealthChecker(fleet, QUICK)
+        checker.start()
+        await until(lambda: fleet.state(fleet.nodes[0]).was_up)
+        backend.answers["/v1/models"] = (401, "")
+        await until(lambda: fleet.nodes[0].health is Health.DOWN)
+        assert "credentials" in fleet.nodes[0].reason
+        await checker.close()
+        fleet.close()
 
 
 @pytest.mark.parametrize("is_excused", [True, False])
-def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: bool) -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(1, url=backend.url)
-            asked: list[Node] = []
+async def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excused: bool) -> None:
+    async with Backend() as backend:
+        fleet = fleet_of(1, url=backend.url)
+        asked: list[Node] = []
 
-            def excused(node: Node) -> bool:
-                asked.append(node)
-                return is_excused
+        def excused(node: Node) -> bool:
+            asked.append(node)
+            return is_excused
 
-            options = HealthCheckOptions(period_s=0.01, timeout_s=0.03, unhealthy_threshold=3)
-            checker, node = HealthChecker(fleet, options, excused), fleet.nodes[0]
-            checker.start()
-            await until(lambda: fleet.state(node).was_up)
-            backend.is_silent = True
-            before = len(asked)
-            await until(lambda: len(asked) > before + 3)
-            assert fleet.gets_work(node) is is_excused
-            backend.is_silent = False
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+        options = HealthCheckOptions(period_s=0.01, timeout_s=0.03, unhealthy_threshold=3)
+        checker, node = HealthChecker(fleet, options, excused), fleet.nodes[0]
+        checker.start()
+        await until(lambda: fleet.state(node).was_up)
+        backend.is_silent = True
+        before = len(asked)
+        await until(lambda: len(asked) > before + 3)
+        assert fleet.gets_work(node) is is_excused
+        backend.is_silent = False
+        await checker.close()
+        fleet.close()
 
 
-def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_checks_can_restart() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(0)
-            checker = HealthChecker(fleet, QUICK)
-            checker.start()
-            await checker.close()
-            checker.start()
-            node = fleet.add(spec("late", url=backend.url))
-            await until(lambda: fleet.state(node).was_up)
-            fleet.remove("late")
-            await asyncio.sleep(0.05)
-            n_seen = len(backend.seen)
-            await asyncio.sleep(0.1)
-            assert len(backend.seen) == n_seen
-            again = fleet.add(spec("late", url=backend.url))
-            await until(lambda: len(backend.seen) > n_seen)
-            assert again is node
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_checks_can_restart() -> None:
+    async with Backend() as backend:
+        fleet = fleet_of(0)
+        checker = HealthChecker(fleet, QUICK)
+        checker.start()
+        await checker.close()
+        checker.start()
+        node = fleet.add(spec("late", url=backend.url))
+        await until(lambda: fleet.state(node).was_up)
+        fleet.remove("late")
+        await asyncio.sleep(0.05)
+        n_seen = len(backend.seen)
+        await asyncio.sleep(0.1)
+        assert len(backend.seen) == n_seen
+        again = fleet.add(spec("late", url=backend.url))
+        await until(lambda: len(backend.seen) > n_seen)
+        assert again is node
+        await checker.close()
+        fleet.close()
 
 
-def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
+async def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
@@ -215,19 +193,16 @@ def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
         except (ConnectionError, asyncio.IncompleteReadError):
             writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(endless, "127.0.0.1", 0)
-        fleet = fleet_of(1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.02, timeout_s=30))
-        checker.start()
-        await until(lambda: fleet.nodes[0].health is Health.DOWN)
-        await checker.close()
-        fleet.close()
-        server.close()
-        await server.wait_closed()
-        await asyncio.sleep(0.05)
-
-    asyncio.run(main())
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    fleet = fleet_of(1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.02, timeout_s=30))
+    checker.start()
+    await until(lambda: fleet.nodes[0].health is Health.DOWN)
+    await checker.close()
+    fleet.close()
+    server.close()
+    await server.wait_closed()
+    await asyncio.sleep(0.05)
 
 
 def test_the_list_of_models_tells_adapters_by_their_parent() -> None:
@@ -245,16 +220,13 @@ def test_what_is_no_list_of_models_is_none(body: bytes) -> None:
     assert parse_listing(body) is None
 
 
-def test_a_drained_node_stays_drained_whatever_its_checks_say() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            fleet = fleet_of(1, url=backend.url)
-            checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
-            fleet.drain("n0")
-            checker.start()
-            await until(lambda: len(backend.seen) > 5)
-            assert Hold.DRAINING in fleet.state(node).holds
-            await checker.close()
-            fleet.close()
-
-    asyncio.run(main())
+async def test_a_drained_node_stays_drained_whatever_its_checks_say() -> None:
+    async with Backend() as backend:
+        fleet = fleet_of(1, url=backend.url)
+        checker, node = HealthChecker(fleet, QUICK), fleet.nodes[0]
+        fleet.drain("n0")
+        checker.start()
+        await until(lambda: len(backend.seen) > 5)
+        assert Hold.DRAINING in fleet.state(node).holds
+        await checker.close()
+        fleet.close()

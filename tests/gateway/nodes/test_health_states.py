@@ -26,29 +26,28 @@ _ROAD = {  # events that lead to each phase
 
 
 @pytest.mark.parametrize(("phase", "event"), list(product(Phase, HealthEvent)))
-def test_every_event_in_every_phase_has_the_effect_of_the_table(phase: Phase, event: HealthEvent) -> None:
-    async def main() -> None:
-        fleet, told = fleet_of(1), list[Node]()
-        node, state = fleet.nodes[0], fleet.state(fleet.nodes[0])
-        slow_start = SlowStart(fleet.loop, SlowStartOptions(), told.append)
-        for earlier in _ROAD[phase]:
-            slow_start.happened(earlier, node, state)
-        assert state.phase is phase
-        told.clear()
-        timer = state.ramp_timer
-        slow_start.happened(event, node, state)
-        expected, effect = TRANSITIONS[phase][event]
-        assert state.phase is expected
-        assert len(told) == (effect in (Effect.BEGIN_TRIAL, Effect.BEGIN_RAMP, Effect.STOP_AND_TELL))
-        if effect is Effect.NONE:
-            assert state.ramp_timer is timer
-        else:
-            assert (state.ramp_timer is not None) is (effect in (Effect.BEGIN_TRIAL, Effect.BEGIN_RAMP))
-            assert timer is None or timer.cancelled()
-        assert slow_start.on_trial == ({node.idx} if expected is Phase.TRIAL else set())
-        fleet.close()
-
-    run_virtual(main)
+async def test_every_event_in_every_phase_has_the_effect_of_the_table(
+    phase: Phase, event: HealthEvent
+) -> None:
+    fleet, told = fleet_of(1), list[Node]()
+    node, state = fleet.nodes[0], fleet.state(fleet.nodes[0])
+    slow_start = SlowStart(fleet.loop, SlowStartOptions(), told.append)
+    for earlier in _ROAD[phase]:
+        slow_start.happened(earlier, node, state)
+    assert state.phase is phase
+    told.clear()
+    timer = state.ramp_timer
+    slow_start.happened(event, node, state)
+    expected, effect = TRANSITIONS[phase][event]
+    assert state.phase is expected
+    assert len(told) == (effect in (Effect.BEGIN_TRIAL, Effect.BEGIN_RAMP, Effect.STOP_AND_TELL))
+    if effect is Effect.NONE:
+        assert state.ramp_timer is timer
+    else:
+        assert (state.ramp_timer is not None) is (effect in (Effect.BEGIN_TRIAL, Effect.BEGIN_RAMP))
+        assert timer is None or timer.cancelled()
+    assert slow_start.on_trial == ({node.idx} if expected is Phase.TRIAL else set())
+    fleet.close()
 
 
 _STEP = st.one_of(

@@ -101,22 +101,19 @@ def test_a_network_that_is_none_is_refused() -> None:
         AllowedNetworks(["10.0.0.0/33"])
 
 
-def test_registration_pins_all_urls_and_keeps_secrets_and_files_out_of_reach() -> None:
+async def test_registration_pins_all_urls_and_keeps_secrets_and_files_out_of_reach() -> None:
     async def resolver(host: str, port: int) -> list[str]:
         return {"gpu": ["10.0.0.5"], "evil": ["127.0.0.1"]}.get(host, [])
 
-    async def main() -> None:
-        fleet = fleet_of(0)
-        registrar = Registrar(fleet, AllowedNetworks(["10.0.0.0/8"], resolver))
-        node = await registrar.add(spec("g", url="http://gpu:8000/v1", metrics_url="/metrics"))
-        assert (node.host, node.server_name, node.url) == ("10.0.0.5", "gpu", "http://10.0.0.5:8000")
-        for field, value in (
-            ("exporter_url", "http://evil:9100/metrics"),
-            ("api_key_env", "HOME"),
-            ("ca_file", "/x"),
-        ):
-            with pytest.raises(ConfigError, match=field if field != "exporter_url" else "networks"):
-                await registrar.add(spec("h", url="http://gpu:8000", **{field: value}))
-        assert len(fleet.nodes) == 1
-
-    asyncio.run(main())
+    fleet = fleet_of(0)
+    registrar = Registrar(fleet, AllowedNetworks(["10.0.0.0/8"], resolver))
+    node = await registrar.add(spec("g", url="http://gpu:8000/v1", metrics_url="/metrics"))
+    assert (node.host, node.server_name, node.url) == ("10.0.0.5", "gpu", "http://10.0.0.5:8000")
+    for field, value in (
+        ("exporter_url", "http://evil:9100/metrics"),
+        ("api_key_env", "HOME"),
+        ("ca_file", "/x"),
+    ):
+        with pytest.raises(ConfigError, match=field if field != "exporter_url" else "networks"):
+            await registrar.add(spec("h", url="http://gpu:8000", **{field: value}))
+    assert len(fleet.nodes) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.node_world import Backend, fleet_of, run_virtual, spec
+from support.gateway.node_world import Backend, VirtualLoop, fleet_of, spec
 from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.nodes.fleet import Fleet
@@ -127,85 +127,74 @@ def test_pieces_are_whole_lines_and_lose_nothing() -> None:
     assert all(piece.endswith(b"\n") for piece in found[:-1])
 
 
-def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_belongs() -> None:
-    async def main() -> None:
-        async with Backend() as backend, Backend() as machine:
-            backend.answers["/metrics"] = (200, VLLM)
-            machine.answers["/metrics"] = (200, DCGM)
-            fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
-            for name in ("a", "b", "c"):
-                fleet.add(
-                    spec(
-                        name,
-                        url=backend.url,
-                        api_key_env="KEY",
-                        metrics_url="/metrics",
-                        exporter_url=machine.url + "/metrics",
-                        adapters=("law", "prose"),
-                    )
+async def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_belongs() -> None:
+    async with Backend() as backend, Backend() as machine:
+        backend.answers["/metrics"] = (200, VLLM)
+        machine.answers["/metrics"] = (200, DCGM)
+        fleet = Fleet(asyncio.get_running_loop(), environment={"KEY": "abc"})
+        for name in ("a", "b", "c"):
+            fleet.add(
+                spec(
+                    name,
+                    url=backend.url,
+                    api_key_env="KEY",
+                    metrics_url="/metrics",
+                    exporter_url=machine.url + "/metrics",
+                    adapters=("law", "prose"),
                 )
-            poller = Poller(fleet)
-            await poller.poll()
-            assert [node.reported["gpu_busy_frac"] for node in fleet.nodes] == [0.6] * 3
-            assert fleet.nodes[0].reported["running"] == 7.0
-            assert fleet.state(fleet.nodes[0]).held_adapters == {"law"}, "of those that it may serve"
-            assert [seen[2] for seen in machine.seen] == [""]
-            assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
-            await poller.close()
-            fleet.close()
-
-    asyncio.run(main())
-
-
-def test_old_reports_are_taken_away_and_marked() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            backend.answers["/metrics"] = (200, SGLANG)
-            fleet = fleet_of(1, url=backend.url, metrics_url="/metrics")
-            node = fleet.nodes[0]
-            poller = Poller(fleet, PollingOptions(period_s=0.02, stale_after_s=0.2))
-            before_s = time.time()
-            poller.start()
-            await until(lambda: node.reported.get("backend_stale") == 0.0)
-            assert node.reported["waiting"] == 6.0
-            assert before_s <= node.reported["backend_read_unix_s"] <= time.time()
-            backend.answers["/metrics"] = (500, "")
-            await until(lambda: node.reported.get("backend_stale") == 1.0)
-            assert "waiting" not in node.reported
-            assert fleet.problems == {"backend report of n0": "its page answers 500"}
-            backend.answers["/metrics"] = (200, SGLANG)
-            await until(lambda: node.reported.get("waiting") == 6.0)
-            assert fleet.problems == {}
-            await poller.close()
-            fleet.close()
-
-    asyncio.run(main())
-
-
-def test_a_page_that_is_garbage_does_no_harm() -> None:
-    async def main() -> None:
-        async with Backend() as backend:
-            backend.answers["/metrics"] = (200, "\x00\xff{{{" * 1000 + "\nvllm:num_requests_running{ 3\n")
-            fleet = fleet_of(1, url=backend.url, metrics_url="/metrics", exporter_url="nonsense")
-            poller = Poller(fleet)
-            await poller.poll()
-            assert "running" not in fleet.nodes[0].reported
-            assert "machine page of n0" in fleet.problems
-            await poller.close()
-            fleet.close()
-
-    asyncio.run(main())
-
-
-def test_nodes_that_name_no_pages_are_not_polled() -> None:
-    async def main() -> None:
-        fleet = fleet_of(3)
+            )
         poller = Poller(fleet)
         await poller.poll()
+        assert [node.reported["gpu_busy_frac"] for node in fleet.nodes] == [0.6] * 3
+        assert fleet.nodes[0].reported["running"] == 7.0
+        assert fleet.state(fleet.nodes[0]).held_adapters == {"law"}, "of those that it may serve"
+        assert [seen[2] for seen in machine.seen] == [""]
+        assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
         await poller.close()
         fleet.close()
 
-    run_virtual(main)
+
+async def test_old_reports_are_taken_away_and_marked() -> None:
+    async with Backend() as backend:
+        backend.answers["/metrics"] = (200, SGLANG)
+        fleet = fleet_of(1, url=backend.url, metrics_url="/metrics")
+        node = fleet.nodes[0]
+        poller = Poller(fleet, PollingOptions(period_s=0.02, stale_after_s=0.2))
+        before_s = time.time()
+        poller.start()
+        await until(lambda: node.reported.get("backend_stale") == 0.0)
+        assert node.reported["waiting"] == 6.0
+        assert before_s <= node.reported["backend_read_unix_s"] <= time.time()
+        backend.answers["/metrics"] = (500, "")
+        await until(lambda: node.reported.get("backend_stale") == 1.0)
+        assert "waiting" not in node.reported
+        assert fleet.problems == {"backend report of n0": "its page answers 500"}
+        backend.answers["/metrics"] = (200, SGLANG)
+        await until(lambda: node.reported.get("waiting") == 6.0)
+        assert fleet.problems == {}
+        await poller.close()
+        fleet.close()
+
+
+async def test_a_page_that_is_garbage_does_no_harm() -> None:
+    async with Backend() as backend:
+        backend.answers["/metrics"] = (200, "\x00\xff{{{" * 1000 + "\nvllm:num_requests_running{ 3\n")
+        fleet = fleet_of(1, url=backend.url, metrics_url="/metrics", exporter_url="nonsense")
+        poller = Poller(fleet)
+        await poller.poll()
+        assert "running" not in fleet.nodes[0].reported
+        assert "machine page of n0" in fleet.problems
+        await poller.close()
+        fleet.close()
+
+
+@pytest.mark.event_loop(factory=VirtualLoop)
+async def test_nodes_that_name_no_pages_are_not_polled() -> None:
+    fleet = fleet_of(3)
+    poller = Poller(fleet)
+    await poller.poll()
+    await poller.close()
+    fleet.close()
 
 
 @pytest.mark.skipif(

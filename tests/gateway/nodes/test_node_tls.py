@@ -40,27 +40,24 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-def test_only_the_given_certificates_and_the_right_name_are_trusted(certificate: Path) -> None:
-    async def main() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        ca = str(certificate.with_name("cert.pem"))
-        fleet = fleet_of(0)
-        good = fleet.add(spec("good", url=url, ca_file=ca, server_name="gpu.test"))
-        stranger = fleet.add(spec("stranger", url=url, server_name="gpu.test"))
-        misnamed = fleet.add(spec("misnamed", url=url, ca_file=ca))
-        checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.05))
-        checker.start()
-        await until(lambda: fleet.state(good).was_up)
-        for node in (stranger, misnamed):
-            await until(lambda node=node: node.health is Health.DOWN)
-            assert node.reason == "its certificate is not trusted"
-        await checker.close()
-        fleet.close()
-        server.close()
-        await server.wait_closed()
-        await asyncio.sleep(0.05)
-
-    asyncio.run(main())
+async def test_only_the_given_certificates_and_the_right_name_are_trusted(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    ca = str(certificate.with_name("cert.pem"))
+    fleet = fleet_of(0)
+    good = fleet.add(spec("good", url=url, ca_file=ca, server_name="gpu.test"))
+    stranger = fleet.add(spec("stranger", url=url, server_name="gpu.test"))
+    misnamed = fleet.add(spec("misnamed", url=url, ca_file=ca))
+    checker = HealthChecker(fleet, HealthCheckOptions(period_s=0.05))
+    checker.start()
+    await until(lambda: fleet.state(good).was_up)
+    for node in (stranger, misnamed):
+        await until(lambda node=node: node.health is Health.DOWN)
+        assert node.reason == "its certificate is not trusted"
+    await checker.close()
+    fleet.close()
+    server.close()
+    await server.wait_closed()
+    await asyncio.sleep(0.05)

@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from support.gateway.node_world import Traffic, fleet_of, run_virtual
+from support.gateway.node_world import Traffic, VirtualLoop, fleet_of
 from trimtab.gateway.model import Cause, Node, Tenant
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.nodes.tenant_holds import ACTIVE_S
+
+pytestmark = pytest.mark.event_loop(factory=VirtualLoop)
 
 A, B = Tenant("a", 0), Tenant("b", 1)
 Happening = Callable[["World", Node, Tenant], None]
@@ -65,121 +67,97 @@ CAUSES = pytest.mark.parametrize("happen", [refused, reset, mostly_failed])
 
 
 @CAUSES
-def test_it_stays_with_its_tenant_with_a_history_of_good_requests_too(happen: Happening) -> None:
-    async def main() -> None:
-        world = World()
-        for node in world.fleet.nodes:
-            for _ in range(20):
-                world.good(node, A)
-                world.good(node, B)
-        for node in world.fleet.nodes[:2]:
+async def test_it_stays_with_its_tenant_with_a_history_of_good_requests_too(happen: Happening) -> None:
+    world = World()
+    for node in world.fleet.nodes:
+        for _ in range(20):
+            world.good(node, A)
             world.good(node, B)
-            happen(world, node, A)
-        assert world.open_to(B) == [0, 1, 2, 3]
-        assert world.open_to(A) == [2, 3]
-        await asyncio.sleep(10.1)
-        assert world.open_to(A) == [0, 1, 2, 3]
-        world.fleet.close()
-
-    run_virtual(main)
-
-
-def test_one_burst_of_a_tenant_ejects_a_node_once() -> None:
-    async def main() -> None:
-        world = World()
-        node = world.fleet.nodes[0]
+    for node in world.fleet.nodes[:2]:
         world.good(node, B)
-        world.bad(node, A, Cause.RESET, 20)
-        until_s = world.fleet.tenant_holds.until_s(node, Hold.OUTLIER, A.name)
-        assert until_s - world.fleet.loop.time() == pytest.approx(5.0), "not 16 times in a row"
-        world.fleet.close()
+        happen(world, node, A)
+    assert world.open_to(B) == [0, 1, 2, 3]
+    assert world.open_to(A) == [2, 3]
+    await asyncio.sleep(10.1)
+    assert world.open_to(A) == [0, 1, 2, 3]
+    world.fleet.close()
 
-    run_virtual(main)
+
+async def test_one_burst_of_a_tenant_ejects_a_node_once() -> None:
+    world = World()
+    node = world.fleet.nodes[0]
+    world.good(node, B)
+    world.bad(node, A, Cause.RESET, 20)
+    until_s = world.fleet.tenant_holds.until_s(node, Hold.OUTLIER, A.name)
+    assert until_s - world.fleet.loop.time() == pytest.approx(5.0), "not 16 times in a row"
+    world.fleet.close()
 
 
 @pytest.mark.parametrize(("happen", "cause"), [(refused, Cause.BUSY), (reset, Cause.RESET)])
-def test_a_second_tenant_confirms_it_for_all(happen: Happening, cause: Cause) -> None:
-    async def main() -> None:
-        world = World()
+async def test_a_second_tenant_confirms_it_for_all(happen: Happening, cause: Cause) -> None:
+    world = World()
+    for node in world.fleet.nodes:
+        world.good(node, B)
+    happen(world, world.fleet.nodes[0], A)
+    assert world.open_to(B) == [0, 1, 2, 3]
+    world.bad(world.fleet.nodes[0], B, cause)
+    assert world.open_to(Tenant("c", 2)) == [1, 2, 3]
+    world.fleet.close()
+
+
+async def test_a_success_rate_that_is_low_without_the_worst_tenant_too_is_the_nodes() -> None:
+    world = World()
+    for turn in range(120):
         for node in world.fleet.nodes:
-            world.good(node, B)
-        happen(world, world.fleet.nodes[0], A)
-        assert world.open_to(B) == [0, 1, 2, 3]
-        world.bad(world.fleet.nodes[0], B, cause)
-        assert world.open_to(Tenant("c", 2)) == [1, 2, 3]
-        world.fleet.close()
-
-    run_virtual(main)
-
-
-def test_a_success_rate_that_is_low_without_the_worst_tenant_too_is_the_nodes() -> None:
-    async def main() -> None:
-        world = World()
-        for turn in range(120):
-            for node in world.fleet.nodes:
-                tenant = (A, B)[turn // 3 % 2]
-                if node.idx == 0 and turn % 3:
-                    world.bad(node, tenant, Cause.SERVER_ERROR)
-                else:
-                    world.good(node, tenant)
-        world.manager.ejection.compare()
-        assert [world.fleet.gets_work(node) for node in world.fleet.nodes] == [False, True, True, True]
-        world.fleet.close()
-
-    run_virtual(main)
+            tenant = (A, B)[turn // 3 % 2]
+            if node.idx == 0 and turn % 3:
+                world.bad(node, tenant, Cause.SERVER_ERROR)
+            else:
+                world.good(node, tenant)
+    world.manager.ejection.compare()
+    assert [world.fleet.gets_work(node) for node in world.fleet.nodes] == [False, True, True, True]
+    world.fleet.close()
 
 
 @CAUSES
-def test_a_tenant_alone_withholds_it_from_all_until_another_comes(happen: Happening) -> None:
-    async def main() -> None:
-        world = World()
-        world.good(world.fleet.nodes[3], B)
-        await asyncio.sleep(ACTIVE_S + 1.0)  # B is active no more
-        happen(world, world.fleet.nodes[0], A)
-        assert world.open_to(A) == [1, 2, 3]
-        assert not world.fleet.gets_work(world.fleet.nodes[0])  # as strict as ever while nobody else is there
-        assert world.open_to(B) == [0, 1, 2, 3]
-        assert world.open_to(A) == [1, 2, 3]
-        world.fleet.close()
-
-    run_virtual(main)
+async def test_a_tenant_alone_withholds_it_from_all_until_another_comes(happen: Happening) -> None:
+    world = World()
+    world.good(world.fleet.nodes[3], B)
+    await asyncio.sleep(ACTIVE_S + 1.0)  # B is active no more
+    happen(world, world.fleet.nodes[0], A)
+    assert world.open_to(A) == [1, 2, 3]
+    assert not world.fleet.gets_work(world.fleet.nodes[0])  # as strict as ever while nobody else is there
+    assert world.open_to(B) == [0, 1, 2, 3]
+    assert world.open_to(A) == [1, 2, 3]
+    world.fleet.close()
 
 
-def test_a_good_answer_to_another_tenant_tells_that_the_node_has_room() -> None:
-    async def main() -> None:
-        world = World()
-        node = world.fleet.nodes[0]
-        for _ in range(10):
-            world.bad(node, A, Cause.BUSY, retry_after_s=8.0)
-            world.good(node, B)
-        assert Hold.BUSY not in world.fleet.state(node).holds
-        world.fleet.close()
-
-    run_virtual(main)
-
-
-def test_one_tenants_refusals_do_not_shrink_the_capacity_of_all() -> None:
-    async def main() -> None:
-        world = World(auto=True)
-        node = world.fleet.nodes[0]
+async def test_a_good_answer_to_another_tenant_tells_that_the_node_has_room() -> None:
+    world = World()
+    node = world.fleet.nodes[0]
+    for _ in range(10):
+        world.bad(node, A, Cause.BUSY, retry_after_s=8.0)
         world.good(node, B)
-        before = node.max_requests
-        world.bad(node, A, Cause.BUSY, 50)
-        assert node.max_requests == before
-        world.bad(node, B, Cause.BUSY, 1)
-        assert node.max_requests < before
-        world.fleet.close()
-
-    run_virtual(main)
+    assert Hold.BUSY not in world.fleet.state(node).holds
+    world.fleet.close()
 
 
-def test_a_node_that_goes_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        world = World()
-        world.good(world.fleet.nodes[0], B)
-        refused(world, world.fleet.nodes[0], A)
-        world.fleet.remove("n0", drain_s=0.0)
-        assert world.fleet.meet("a") == []
-        world.fleet.close()
+async def test_one_tenants_refusals_do_not_shrink_the_capacity_of_all() -> None:
+    world = World(auto=True)
+    node = world.fleet.nodes[0]
+    world.good(node, B)
+    before = node.max_requests
+    world.bad(node, A, Cause.BUSY, 50)
+    assert node.max_requests == before
+    world.bad(node, B, Cause.BUSY, 1)
+    assert node.max_requests < before
+    world.fleet.close()
 
-    run_virtual(main)
+
+async def test_a_node_that_goes_leaves_nothing_behind() -> None:
+    world = World()
+    world.good(world.fleet.nodes[0], B)
+    refused(world, world.fleet.nodes[0], A)
+    world.fleet.remove("n0", drain_s=0.0)
+    assert world.fleet.meet("a") == []
+    world.fleet.close()

@@ -313,17 +313,13 @@ def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) ->
         asyncio.run(main())
 
 
-def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_task_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trimtab.gateway.record.recorder.FLUSH_PERIOD_S", 0.01)
-
-    async def main() -> None:
-        recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
-        await recorder.open()
-        recorder.ended([exchange()])
-        await until(lambda: recorder.written)
-        await recorder.close()
-
-    asyncio.run(main())
+    recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
+    await recorder.open()
+    recorder.ended([exchange()])
+    await until(lambda: recorder.written)
+    await recorder.close()
     assert len(files(tmp_path)) == 1
 
 
@@ -332,40 +328,34 @@ def attempts_at(home: Node) -> int:
     return sum(type(one) is Attempt and one.node is home for one in gc.get_objects())
 
 
-def test_nothing_is_kept_of_requests_that_have_their_lines(tmp_path: Path) -> None:
-    async def main() -> None:
-        recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
-        await recorder.open()
-        home = node(1)
+async def test_nothing_is_kept_of_requests_that_have_their_lines(tmp_path: Path) -> None:
+    recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock())
+    await recorder.open()
+    home = node(1)
 
-        def ended(count: int) -> None:
-            recorder.ended([exchange(attempts=[Attempt(home, 1.5, ended_s=3.0)]) for _ in range(count)])
+    def ended(count: int) -> None:
+        recorder.ended([exchange(attempts=[Attempt(home, 1.5, ended_s=3.0)]) for _ in range(count)])
 
-        ended(LINES_FROM - 1)
-        assert attempts_at(home) == LINES_FROM - 1
-        ended(1)
-        assert attempts_at(home) == 0
-        await recorder.close()
-        assert recorder.written == LINES_FROM
-
-    asyncio.run(main())
+    ended(LINES_FROM - 1)
+    assert attempts_at(home) == LINES_FROM - 1
+    ended(1)
+    assert attempts_at(home) == 0
+    await recorder.close()
+    assert recorder.written == LINES_FROM
 
 
-def test_a_class_that_shows_up_later_is_named(tmp_path: Path) -> None:
+async def test_a_class_that_shows_up_later_is_named(tmp_path: Path) -> None:
     names = ["m/chat"]
 
     def now() -> Snapshot:
         return replace(snapshot(), classes=[class_row(name) for name in names])
 
-    async def main() -> None:
-        recorder = Recorder(RecordSettings(tmp_path), now, Clock())
-        await recorder.open()
-        recorder.ended([exchange(class_idx=k % 2) for k in range(LINES_FROM)])
-        names.append("m/embedding")
-        recorder.ended([exchange(class_idx=1) for _ in range(LINES_FROM)])
-        await recorder.close()
-
-    asyncio.run(main())
+    recorder = Recorder(RecordSettings(tmp_path), now, Clock())
+    await recorder.open()
+    recorder.ended([exchange(class_idx=k % 2) for k in range(LINES_FROM)])
+    names.append("m/embedding")
+    recorder.ended([exchange(class_idx=1) for _ in range(LINES_FROM)])
+    await recorder.close()
     lines = [json.loads(row) for row in files(tmp_path)[0].read_text().splitlines()]
     classes = [row.get("class") for row in requests_of(lines)]
     assert classes == [*("m/chat", None) * (LINES_FROM // 2), *("m/embedding",) * LINES_FROM]
@@ -390,22 +380,18 @@ def test_outcomes_retries_and_what_is_no_work(tmp_path: Path) -> None:
     assert recorder.written == 2
 
 
-def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
+async def test_node_events_plans_and_what_is_under_way(tmp_path: Path) -> None:
     running, waiting = exchange(5.0), exchange(6.0, attempts=[])
-
-    async def main() -> None:
-        recorder = Recorder(
-            RecordSettings(tmp_path), lambda: snapshot(in_flight=[running], queued=[waiting]), Clock()
-        )
-        await recorder.open()
-        recorder.node_event(node(1), "down")
-        shares = empty_plan()._replace(weights=np.array([0.5, 0.5]), quota=np.ones((1000, 5)))
-        recorder.plan_changed("steering", shares)
-        with pytest.raises(ValueError, match="no node event"):
-            recorder.node_event(node(1), "sideways")
-        await recorder.close()
-
-    asyncio.run(main())
+    recorder = Recorder(
+        RecordSettings(tmp_path), lambda: snapshot(in_flight=[running], queued=[waiting]), Clock()
+    )
+    await recorder.open()
+    recorder.node_event(node(1), "down")
+    shares = empty_plan()._replace(weights=np.array([0.5, 0.5]), quota=np.ones((1000, 5)))
+    recorder.plan_changed("steering", shares)
+    with pytest.raises(ValueError, match="no node event"):
+        recorder.node_event(node(1), "sideways")
+    await recorder.close()
     lines = [json.loads(row) for row in files(tmp_path)[0].read_text().splitlines()]
     assert lines[1]["in_flight"] == [{"arrival_s": 5.0, "units": 120.0, "class_idx": 0, "node": 1}]
     assert lines[1]["queued"][0]["node"] == -1

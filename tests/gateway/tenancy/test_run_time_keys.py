@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from support.databases import only
+from support.databases import only, opened_store
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving, until
 from trimtab.errors import ConfigError
 from trimtab.gateway.app.config_mapping import prices_of
@@ -66,18 +66,14 @@ class Replica:
         return refused
 
 
-def with_replicas(url: str, main: Callable[[Replica, Replica, JobStore], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = JobStore(url)
-        await store.open()
-        await main(Replica(store), Replica(store), store)
-        await store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def with_replicas(url: str) -> AsyncIterator[tuple[Replica, Replica, JobStore]]:
+    async with opened_store(url) as store:
+        yield Replica(store), Replica(store), store
 
 
-def test_a_key_is_shown_once_and_known_to_every_replica_until_it_is_revoked(store_url: str) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+async def test_a_key_is_shown_once_and_known_to_every_replica_until_it_is_revoked(store_url: str) -> None:
+    async with with_replicas(store_url) as (one, two, store):
         made = await one.keys.make({"name": "team", "weight": 2.0})
         assert one.by_key(made["key"]).name == "team"
         assert one.by_key("tt-fixed").name == "fixed"
@@ -99,11 +95,9 @@ def test_a_key_is_shown_once_and_known_to_every_replica_until_it_is_revoked(stor
             assert replica.keys.all() == []
             assert replica.by_key("tt-fixed").rules is None
 
-    with_replicas(store_url, main)
 
-
-def test_a_key_expires(store_url: str) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+async def test_a_key_expires(store_url: str) -> None:
+    async with with_replicas(store_url) as (one, _, _):
         key = (await one.keys.make({"name": "team", "expires_in_s": 60}))["key"]
         one.now_s += 59.0
         await one.keys.sync()
@@ -112,11 +106,9 @@ def test_a_key_expires(store_url: str) -> None:
         await one.keys.sync()
         assert one.tenants.by_key(key.encode()) is None
 
-    with_replicas(store_url, main)
 
-
-def test_models_are_those_of_the_key_by_their_name_or_by_the_routes(store_url: str) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+async def test_models_are_those_of_the_key_by_their_name_or_by_the_routes(store_url: str) -> None:
+    async with with_replicas(store_url) as (one, _, _):
         key = (await one.keys.make({"name": "team", "models": ["m", "alias"]}))["key"]
         assert one.refusal(key) is None
         assert one.refusal(key, "n", "alias") is None
@@ -125,11 +117,9 @@ def test_models_are_those_of_the_key_by_their_name_or_by_the_routes(store_url: s
         assert refused is not None
         assert (refused.status, refused.code, refused.param) == (403, "model_not_allowed", "model")
 
-    with_replicas(store_url, main)
 
-
-def test_a_budget_of_tokens_per_day(store_url: str) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+async def test_a_budget_of_tokens_per_day(store_url: str) -> None:
+    async with with_replicas(store_url) as (one, two, _):
         key = (await one.keys.make({"name": "team", "budget": {"tokens": 100, "per": "day"}}))["key"]
         await two.use("team", "m", 60, 39)
         await two.use("other", "m", 1000, 1000)
@@ -146,13 +136,10 @@ def test_a_budget_of_tokens_per_day(store_url: str) -> None:
         await one.keys.sync()
         assert one.refusal(key) is None
 
-    with_replicas(store_url, main)
 
-
-def test_a_budget_of_dollars_per_month_by_hand(store_url: str) -> None:
+async def test_a_budget_of_dollars_per_month_by_hand(store_url: str) -> None:
     """1 $ and 10 $ per million: 200,000 and 80,000 tokens are 0.2 $ and 0.8 $."""
-
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+    async with with_replicas(store_url) as (one, _, _):
         budget = {"usd": 1.0, "per": "month"}
         key = (await one.keys.make({"name": "team", "models": ["m"], "budget": budget}))["key"]
         await one.use("team", "m", 200_000, 79_999)
@@ -168,8 +155,6 @@ def test_a_budget_of_dollars_per_month_by_hand(store_url: str) -> None:
         refused = one.refusal(free, "half")
         assert refused is not None
         assert refused.code == "model_without_price"
-
-    with_replicas(store_url, main)
 
 
 @pytest.mark.parametrize(
@@ -190,39 +175,46 @@ def test_a_budget_of_dollars_per_month_by_hand(store_url: str) -> None:
         ({"name": "t", "limits": {"concurrency": 0}}, "limits.concurrency", "or equal to 1"),
     ],
 )
-def test_bad_input_is_refused_by_field(
+async def test_bad_input_is_refused_by_field(
     tmp_path: Path, spec: dict[str, Any], field: str, expected: str
 ) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+    async with with_replicas(f"sqlite:///{tmp_path / 'store.db'}") as (one, _, _):
         with pytest.raises(ConfigError) as raised:
             await one.keys.make(spec)
         assert field in str(raised.value)
         assert expected in str(raised.value)
         assert one.keys.all() == []
 
-    with_replicas(f"sqlite:///{tmp_path / 'store.db'}", main)
 
-
-def test_two_keys_cannot_have_one_name(store_url: str) -> None:
-    async def main(one: Replica, two: Replica, store: JobStore) -> None:
+async def test_two_keys_cannot_have_one_name(store_url: str) -> None:
+    async with with_replicas(store_url) as (one, two, _):
         await one.keys.make({"name": "team"})
         for replica in (one, two):  # the second one has not heard of it yet
             with pytest.raises(ConfigError, match="another tenant"):
                 await replica.keys.make({"name": "team"})
 
-    with_replicas(store_url, main)
+
+async def _admin(
+    gateway: ServedGateway, method: str, path: str, body: Any = None, status: int = 200
+) -> dict[str, Any]:
+    headers = {"Authorization": "Bearer admin"}
+    url = f"{gateway.admin}/admin/{path}"
+    async with gateway.session.request(method, url, json=body, headers=headers) as answer:
+        assert answer.status == status, await answer.text()
+        return dict(await answer.json())
 
 
-async def _served(folder: Path, store: str) -> None:
+@only("sqlite")
+async def test_two_gateways_share_their_keys(tmp_path: Path, store_url: str) -> None:
     async with CountingBackend() as backend:
         config = {
             "nodes": [node(backend)],
-            "store": {"url": store, "results_folder": str(folder / "results")},
+            "store": {"url": store_url, "results_folder": str(tmp_path / "results")},
             "insecure_no_auth": False,
             "keys": [{"name": "fixed", "sha256": digest_of(b"tt-fixed")}],
             "admin": {"listen": "127.0.0.1:0", "keys": [{"sha256": digest_of(b"admin")}]},
         }
-        folders = [folder / "one", folder / "two"]
+        folders = [tmp_path / "one", tmp_path / "two"]
         for each in folders:
             each.mkdir()
         async with serving(folders[0], config) as one, serving(folders[1], config) as two:
@@ -249,18 +241,3 @@ async def _served(folder: Path, store: str) -> None:
             fixed = {"headers": {"Authorization": "Bearer tt-fixed", "Connection": "close"}}
             assert await one.chat(**fixed) == 200
             await _admin(one, "DELETE", "keys/team", status=404)
-
-
-async def _admin(
-    gateway: ServedGateway, method: str, path: str, body: Any = None, status: int = 200
-) -> dict[str, Any]:
-    headers = {"Authorization": "Bearer admin"}
-    url = f"{gateway.admin}/admin/{path}"
-    async with gateway.session.request(method, url, json=body, headers=headers) as answer:
-        assert answer.status == status, await answer.text()
-        return dict(await answer.json())
-
-
-@only("sqlite")
-def test_two_gateways_share_their_keys(tmp_path: Path, store_url: str) -> None:
-    asyncio.run(_served(tmp_path, store_url))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
+from support.databases import opened_store
 from support.gateway.served_gateway import CountingBackend, ServedGateway, node, serving
 from trimtab.gateway.config import digest_of, parse_config
 from trimtab.gateway.tenancy.shared_limits import SharedLimits
@@ -33,16 +33,6 @@ class Replica:
         return sum(self.limits.admit(self.now_s, tokens) is None for _ in range(count))
 
 
-def with_store(url: str, main: Any) -> None:
-    async def run() -> None:
-        store = JobStore(url)
-        await store.open()
-        await main(store)
-        await store.close()
-
-    asyncio.run(run())
-
-
 async def synced(*replicas: Replica) -> None:
     """Twice around: each has seen what all had done before."""
     for _ in range(2):
@@ -50,8 +40,8 @@ async def synced(*replicas: Replica) -> None:
             await one.shared.sync()
 
 
-def test_together_they_admit_what_one_would(store_url: str) -> None:
-    async def main(store: JobStore) -> None:
+async def test_together_they_admit_what_one_would(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         one, two = (Replica(store, "requests_per_minute: 60, tokens_per_minute: 6000") for _ in range(2))
         await synced(one, two)
         assert one.admitted(40, 10.0) == 40
@@ -64,13 +54,10 @@ def test_together_they_admit_what_one_would(store_url: str) -> None:
         await synced(one, two)
         assert b"x-ratelimit-remaining-tokens: 5800" in two.limits.header_lines(two.now_s)
 
-    with_store(store_url, main)
 
-
-def test_what_was_admitted_too_much_between_two_looks_is_lacking_afterwards(store_url: str) -> None:
+async def test_what_was_admitted_too_much_between_two_looks_is_lacking_afterwards(store_url: str) -> None:
     """Both admit 60 at once where 60 are allowed: the next one is admitted when 60 s and 1 s are over."""
-
-    async def main(store: JobStore) -> None:
+    async with opened_store(store_url) as store:
         one, two = (Replica(store, "requests_per_minute: 60") for _ in range(2))
         await synced(one, two)
         assert one.admitted(60) == two.admitted(60) == 60
@@ -79,11 +66,9 @@ def test_what_was_admitted_too_much_between_two_looks_is_lacking_afterwards(stor
             one.now_s = two.now_s = now_s
             assert one.admitted(1) == count
 
-    with_store(store_url, main)
 
-
-def test_concurrency_counts_everywhere_until_it_ends(store_url: str) -> None:
-    async def main(store: JobStore) -> None:
+async def test_concurrency_counts_everywhere_until_it_ends(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         one, two = (Replica(store, "concurrency: 5, max_jobs: null") for _ in range(2))
         await synced(one, two)
         assert one.admitted(3) == 3
@@ -98,11 +83,9 @@ def test_concurrency_counts_everywhere_until_it_ends(store_url: str) -> None:
         await synced(one, two)
         assert two.admitted(9) == 4
 
-    with_store(store_url, main)
 
-
-def test_a_new_replica_does_not_begin_with_full_limits(store_url: str) -> None:
-    async def main(store: JobStore) -> None:
+async def test_a_new_replica_does_not_begin_with_full_limits(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         limits = "requests_per_minute: 0.06"  # a bucket of one, which fills in 1000 s
         old = Replica(store, limits)
         await synced(old)
@@ -111,8 +94,6 @@ def test_a_new_replica_does_not_begin_with_full_limits(store_url: str) -> None:
         fresh = Replica(store, limits)
         await synced(fresh)
         assert fresh.admitted(1) == 0
-
-    with_store(store_url, main)
 
 
 def test_who_shares_nothing_counts_nothing() -> None:
@@ -124,18 +105,18 @@ def test_who_shares_nothing_counts_nothing() -> None:
     assert tenant.limits.taken(0.0)[:2] == (0.0, 0.0)
 
 
-async def _two_gateways(folder: Path, store: str) -> None:
+async def test_two_gateways_with_one_database(tmp_path: Path, store_url: str) -> None:
     async with CountingBackend() as backend:
         probes = [f"tt-b{k}" for k in range(60)]
         config = {
             "nodes": [node(backend, capacity=64)],
-            "store": {"url": store, "results_folder": str(folder / "results")},
+            "store": {"url": store_url, "results_folder": str(tmp_path / "results")},
             "insecure_no_auth": False,
             "keys": [{"name": key[3:], "sha256": digest_of(key.encode())} for key in (KEY, *probes)],
             "admin": {"listen": "127.0.0.1:0", "keys": [{"sha256": digest_of(b"admin")}]},
             "limits": {"shared": True, "requests_per_minute": 0.06},  # one at once, the next one in 1000 s
         }
-        folders = [folder / "one", folder / "two"]
+        folders = [tmp_path / "one", tmp_path / "two"]
         for each in folders:
             each.mkdir()
 
@@ -149,7 +130,3 @@ async def _two_gateways(folder: Path, store: str) -> None:
                 if await status(two, probe) == 429:
                     break
             assert [await status(gateway, KEY) for gateway in (two, one)] == [429, 429]
-
-
-def test_two_gateways_with_one_database(tmp_path: Path, store_url: str) -> None:
-    asyncio.run(_two_gateways(tmp_path, store_url))

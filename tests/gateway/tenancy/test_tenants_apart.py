@@ -44,7 +44,10 @@ async def _say(gateway: ServedGateway, key: str, said: str, model: str = "m") ->
         return 0
 
 
-async def _main(folder: Path, poison: str, history: int) -> None:
+@pytest.mark.parametrize(("poison", "history"), [("refuse", 0), ("break", 60)])
+async def test_what_one_tenant_causes_leaves_all_nodes_to_the_other(
+    tmp_path: Path, poison: str, history: int
+) -> None:
     backends = [Poisoned() for _ in range(N_NODES)]
     for backend in backends:
         await backend.__aenter__()
@@ -53,7 +56,7 @@ async def _main(folder: Path, poison: str, history: int) -> None:
         nodes=[node(backend, f"n{k}", 1) for k, backend in enumerate(backends)],
         policy="least-connections",
     )
-    async with serving(folder, config | {"insecure_no_auth": False}) as gateway:
+    async with serving(tmp_path, config | {"insecure_no_auth": False}) as gateway:
         assert await _say(gateway, OTHER_KEY, "hello") == 200
         for _ in range(history):
             assert await _say(gateway, KEY, "hello") == 200
@@ -77,10 +80,3 @@ async def _main(folder: Path, poison: str, history: int) -> None:
         assert await asyncio.gather(*slow) == [200] * N_NODES
     for backend in backends:
         await backend.__aexit__()
-
-
-@pytest.mark.parametrize(("poison", "history"), [("refuse", 0), ("break", 60)])
-def test_what_one_tenant_causes_leaves_all_nodes_to_the_other(
-    tmp_path: Path, poison: str, history: int
-) -> None:
-    asyncio.run(_main(tmp_path, poison, history))

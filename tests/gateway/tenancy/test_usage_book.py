@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from support.databases import opened_store
 from support.waiting import until
 from trimtab.gateway.tenancy.usage_book import UsageBook
-from trimtab.jobs import JobStore, StoreUnavailable
+from trimtab.jobs import StoreUnavailable
 from trimtab.jobs.store.schema import usage
 
 _DAY_S = 86_400.0
@@ -37,11 +38,9 @@ def _row(
     return {"tenant": tenant, "model": model, "since": since, "service_s": service_s, **counts}
 
 
-def test_sums_are_kept_by_tenant_and_model(store_url: str) -> None:
-    async def main() -> None:
-        clock = _Clock()
-        store = JobStore(store_url)
-        await store.open()
+async def test_sums_are_kept_by_tenant_and_model(store_url: str) -> None:
+    clock = _Clock()
+    async with opened_store(store_url) as store:
         first, second = UsageBook(store, clock=clock), UsageBook(store, clock=clock)  # two processes
         first.add("a", "m", 10, 20, 0.5)
         second.add("a", "m", 1, 2, 0.25)
@@ -59,15 +58,10 @@ def test_sums_are_kept_by_tenant_and_model(store_url: str) -> None:
         assert await second.totals("b") == of_b
         assert await second.totals() == of_a + of_b
         assert await second.totals("nobody") == []
-        await store.close()
-
-    asyncio.run(main())
 
 
-def test_usage_is_kept_while_the_database_cannot_write(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = JobStore(f"sqlite:///{tmp_path / 'store.db'}")
-        await store.open()
+async def test_usage_is_kept_while_the_database_cannot_write(tmp_path: Path) -> None:
+    async with opened_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         book = UsageBook(store, clock=_Clock())
         await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=ON"))
         for _ in range(3):
@@ -77,15 +71,10 @@ def test_usage_is_kept_while_the_database_cannot_write(tmp_path: Path) -> None:
         await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=OFF"))
         await book.flush()
         assert await book.totals("a") == [_row("a", "m", 3, 3, 3, 3.0)]
-        await store.close()
-
-    asyncio.run(main())
 
 
-def test_a_lost_answer_to_commit_counts_once(store_url: str) -> None:
-    async def main() -> None:
-        store = JobStore(store_url)
-        await store.open()
+async def test_a_lost_answer_to_commit_counts_once(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         book = UsageBook(store, clock=_Clock())
         write = store.write
 
@@ -100,15 +89,10 @@ def test_a_lost_answer_to_commit_counts_once(store_url: str) -> None:
             await book.flush()
         await book.flush()
         assert await book.totals("a") == [_row("a", "m", 1, 1, 1, 1.0)]
-        await store.close()
-
-    asyncio.run(main())
 
 
-def test_a_flush_ends_while_requests_go_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = JobStore(f"sqlite:///{tmp_path}/usage.db")
-        await store.open()
+async def test_a_flush_ends_while_requests_go_on(tmp_path: Path) -> None:
+    async with opened_store(f"sqlite:///{tmp_path}/usage.db") as store:
         book = UsageBook(store, clock=_Clock())
         write, writes = store.write, 0
 
@@ -125,21 +109,13 @@ def test_a_flush_ends_while_requests_go_on(tmp_path: Path) -> None:
             assert writes == 1
             await asyncio.gather(book.flush(), book.flush())  # one after the other
         assert writes == 3
-        await store.close()
-
-    asyncio.run(main())
 
 
-def test_it_flushes_by_itself(store_url: str) -> None:
-    async def main() -> None:
-        store = JobStore(store_url)
-        await store.open()
+async def test_it_flushes_by_itself(store_url: str) -> None:
+    async with opened_store(store_url) as store:
         book = UsageBook(store, clock=_Clock())
         task = asyncio.create_task(book.run(0.01))
         book.add("a", "m", 1, 2, 3.0)
         await until(lambda: store.read(lambda connection: connection.scalar(sa.select(usage.c.tenant))))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await store.close()
-
-    asyncio.run(main())

@@ -97,20 +97,16 @@ def test_many_may_open_one_new_file_at_once(tmp_path: Path) -> None:
                 engine.dispose()
 
 
-def test_a_newer_store_is_refused(store_url: str) -> None:
+async def test_a_newer_store_is_refused(store_url: str) -> None:
     engine = make_engine(store_url)
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-
-    async def main() -> None:
-        store = JobStore(store_url)
-        with pytest.raises(StoreNewer, match=r"newer trimtab.*9999.*upgrade trimtab"):
-            await store.open()
-        await store.close()
-
-    asyncio.run(main())
+    store = JobStore(store_url)
+    with pytest.raises(StoreNewer, match=r"newer trimtab.*9999.*upgrade trimtab"):
+        await store.open()
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -145,121 +141,104 @@ def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_a_call_that_raises_leaves_nothing_and_the_store_goes_on(store_url: str) -> None:
-    async def main() -> None:
-        store = await _opened(store_url)
+async def test_a_call_that_raises_leaves_nothing_and_the_store_goes_on(store_url: str) -> None:
+    store = await _opened(store_url)
 
-        def work(connection: sa.Connection) -> None:
-            sign_of_life(connection, "a")
-            raise ValueError("mine")
+    def work(connection: sa.Connection) -> None:
+        sign_of_life(connection, "a")
+        raise ValueError("mine")
 
-        with pytest.raises(ValueError, match="mine"):
-            await store.write(work)
-        assert await store.read(_count) == 0
-        await store.close()
-
-    asyncio.run(main())
+    with pytest.raises(ValueError, match="mine"):
+        await store.write(work)
+    assert await store.read(_count) == 0
+    await store.close()
 
 
-def test_the_loop_goes_on_while_the_database_works(store_url: str) -> None:
-    async def main() -> None:
-        store = await _opened(store_url)
-        free = threading.Event()
-        slow = asyncio.ensure_future(store.write(lambda _: free.wait(60.0)))
-        for _ in range(10):
-            await asyncio.sleep(0.001)
-        assert not slow.done()
-        free.set()
-        assert await slow
-        await store.close()
-
-    asyncio.run(main())
+async def test_the_loop_goes_on_while_the_database_works(store_url: str) -> None:
+    store = await _opened(store_url)
+    free = threading.Event()
+    slow = asyncio.ensure_future(store.write(lambda _: free.wait(60.0)))
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert not slow.done()
+    free.set()
+    assert await slow
+    await store.close()
 
 
-def test_a_caller_does_not_wait_for_ever_and_its_call_is_dropped(store_url: str) -> None:
-    async def main() -> None:
-        store = await _opened(store_url, call_s=0.1)
-        free = threading.Event()
-        blocked = asyncio.ensure_future(store.write(lambda _: free.wait()))
-        await asyncio.sleep(0)
-        with pytest.raises(StoreUnavailable, match=r"no answer from the database in 0.1 s"):
-            await store.write(lambda connection: sign_of_life(connection, "late"))
-        with pytest.raises(StoreUnavailable):
-            await blocked
-        free.set()
-        await store.close()  # when its thread has ended
-        patient = await _opened(store_url)
-        assert await patient.read(_count) == 0
-        await patient.close()
-
-    asyncio.run(main())
+async def test_a_caller_does_not_wait_for_ever_and_its_call_is_dropped(store_url: str) -> None:
+    store = await _opened(store_url, call_s=0.1)
+    free = threading.Event()
+    blocked = asyncio.ensure_future(store.write(lambda _: free.wait()))
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailable, match=r"no answer from the database in 0.1 s"):
+        await store.write(lambda connection: sign_of_life(connection, "late"))
+    with pytest.raises(StoreUnavailable):
+        await blocked
+    free.set()
+    await store.close()  # when its thread has ended
+    patient = await _opened(store_url)
+    assert await patient.read(_count) == 0
+    await patient.close()
 
 
-def test_a_full_sqlite_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
+async def test_a_full_sqlite_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
+    store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
 
-        def limit(connection: sa.Connection, pages: int) -> None:
-            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    def limit(connection: sa.Connection, pages: int) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
-        def fill(connection: sa.Connection) -> None:
-            rows = [{"id": f"{n:064d}", "seen_s": 0.0, "usage_batch": 0} for n in range(2000)]
-            connection.execute(sa.insert(processes), rows)
+    def fill(connection: sa.Connection) -> None:
+        rows = [{"id": f"{n:064d}", "seen_s": 0.0, "usage_batch": 0} for n in range(2000)]
+        connection.execute(sa.insert(processes), rows)
 
-        await store.read(lambda connection: limit(connection, 1))  # never below what it has: no page is left
-        with pytest.raises(StoreUnavailable, match="full"):
-            await store.write(fill)
-        assert not store.available
-        assert await store.read(_count) == 0  # reads go on
-        await store.read(lambda connection: limit(connection, 100_000))
+    await store.read(lambda connection: limit(connection, 1))  # never below what it has: no page is left
+    with pytest.raises(StoreUnavailable, match="full"):
         await store.write(fill)
-        assert store.available
-        await store.close()
+    assert not store.available
+    assert await store.read(_count) == 0  # reads go on
+    await store.read(lambda connection: limit(connection, 100_000))
+    await store.write(fill)
+    assert store.available
+    await store.close()
 
-    asyncio.run(main())
 
-
-def test_a_read_only_sqlite_refuses_writes_and_recovers(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
-        await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=ON"))
-        with pytest.raises(StoreUnavailable, match="readonly"):
-            await store.write(lambda connection: sign_of_life(connection, "a"))
-        await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=OFF"))
+async def test_a_read_only_sqlite_refuses_writes_and_recovers(tmp_path: Path) -> None:
+    store = await _opened(f"sqlite:///{tmp_path / 'store.db'}")
+    await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=ON"))
+    with pytest.raises(StoreUnavailable, match="readonly"):
         await store.write(lambda connection: sign_of_life(connection, "a"))
-        await store.close()
+    await store.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only=OFF"))
+    await store.write(lambda connection: sign_of_life(connection, "a"))
+    await store.close()
 
-    asyncio.run(main())
 
-
-def test_calls_wait_while_postgresql_is_away(postgres: Postgres, caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_wait_while_postgresql_is_away(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
     url = postgres.url("stopped")
-
-    async def main() -> None:
-        patient, hasty = await _opened(url, call_s=60.0), await _opened(url, call_s=0.2)
-        await patient.write(lambda connection: sign_of_life(connection, "a"))
-        await asyncio.to_thread(postgres.stop)
-        calls = [asyncio.create_task(patient.write(partial(sign_of_life, process=name))) for name in "bc"]
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="connection"):
-                await hasty.write(lambda connection: sign_of_life(connection, "never"))
-        assert not patient.available
-        assert not any(call.done() for call in calls)
-        await asyncio.to_thread(postgres.start)
-        await asyncio.gather(*calls)
-        assert await patient.read(_count) == 3
-        assert patient.available
-        await asyncio.to_thread(postgres.stop)
-        waits = asyncio.create_task(patient.read(_count))
-        await asyncio.sleep(0)
-        patient.wait_no_more()
+    patient, hasty = await _opened(url, call_s=60.0), await _opened(url, call_s=0.2)
+    await patient.write(lambda connection: sign_of_life(connection, "a"))
+    await asyncio.to_thread(postgres.stop)
+    calls = [asyncio.create_task(patient.write(partial(sign_of_life, process=name))) for name in "bc"]
+    for _ in range(2):
         with pytest.raises(StoreUnavailable, match="connection"):
-            await waits
-        await asyncio.to_thread(postgres.start)
-        await patient.close()
-        await hasty.close()
-
-    asyncio.run(main())
+            await hasty.write(lambda connection: sign_of_life(connection, "never"))
+    assert not patient.available
+    assert not any(call.done() for call in calls)
+    await asyncio.to_thread(postgres.start)
+    await asyncio.gather(*calls)
+    assert await patient.read(_count) == 3
+    assert patient.available
+    await asyncio.to_thread(postgres.stop)
+    waits = asyncio.create_task(patient.read(_count))
+    await asyncio.sleep(0)
+    patient.wait_no_more()
+    with pytest.raises(StoreUnavailable, match="connection"):
+        await waits
+    await asyncio.to_thread(postgres.start)
+    await patient.close()
+    await hasty.close()
     told = [record.message for record in caplog.records if record.name.endswith("outages")]
     assert sum("work waits for it for 60 s" in line for line in told) == 2  # once an outage
     assert sum("nothing waits longer" in line for line in told) == 1
@@ -267,51 +246,43 @@ def test_calls_wait_while_postgresql_is_away(postgres: Postgres, caplog: pytest.
 
 
 @pytest.mark.parametrize("while_committing", [False, True])
-def test_work_is_done_again_unless_it_may_have_been_committed(
+async def test_work_is_done_again_unless_it_may_have_been_committed(
     postgres: Postgres, while_committing: bool
 ) -> None:
     url = postgres.url(f"killed{while_committing}".lower())
+    store = await _opened(url)
+    other, done, killed = make_engine(url), [], []
 
-    async def main() -> None:
-        store = await _opened(url)
-        other, done, killed = make_engine(url), [], []
+    def kill(connection: sa.Connection) -> None:
+        if done == [1] and not killed:
+            killed.append(1)
+            pid = connection.scalar(sa.select(sa.func.pg_backend_pid()))
+            with other.connect() as killer:
+                killer.execute(sa.select(sa.func.pg_terminate_backend(pid, 5000)))
 
-        def kill(connection: sa.Connection) -> None:
-            if done == [1] and not killed:
-                killed.append(1)
-                pid = connection.scalar(sa.select(sa.func.pg_backend_pid()))
-                with other.connect() as killer:
-                    killer.execute(sa.select(sa.func.pg_terminate_backend(pid, 5000)))
+    def work(connection: sa.Connection) -> None:
+        done.append(1)
+        if not while_committing:
+            kill(connection)
+        sign_of_life(connection, "a")
 
-        def work(connection: sa.Connection) -> None:
-            done.append(1)
-            if not while_committing:
-                kill(connection)
-            sign_of_life(connection, "a")
-
-        if while_committing:
-            sa.event.listen(store.engine, "commit", kill)
-            with pytest.raises(StoreUnavailable):
-                await store.write(work)
-        else:
+    if while_committing:
+        sa.event.listen(store.engine, "commit", kill)
+        with pytest.raises(StoreUnavailable):
             await store.write(work)
-        assert (len(done), await store.read(_count)) == ((1, 0) if while_committing else (2, 1))
-        await store.close()
-        other.dispose()
+    else:
+        await store.write(work)
+    assert (len(done), await store.read(_count)) == ((1, 0) if while_committing else (2, 1))
+    await store.close()
+    other.dispose()
 
-    asyncio.run(main())
 
-
-def test_a_database_that_is_away_at_the_start_is_used_when_it_comes(postgres: Postgres) -> None:
+async def test_a_database_that_is_away_at_the_start_is_used_when_it_comes(postgres: Postgres) -> None:
     url = postgres.url("late")
-
-    async def main() -> None:
-        await asyncio.to_thread(postgres.stop)
-        store = await _opened(url)
-        assert not store.available
-        assert "late" not in store.reason or "@" not in store.reason
-        await asyncio.to_thread(postgres.start)
-        await store.write(lambda connection: sign_of_life(connection, "a"))
-        await store.close()
-
-    asyncio.run(main())
+    await asyncio.to_thread(postgres.stop)
+    store = await _opened(url)
+    assert not store.available
+    assert "late" not in store.reason or "@" not in store.reason
+    await asyncio.to_thread(postgres.start)
+    await store.write(lambda connection: sign_of_life(connection, "a"))
+    await store.close()

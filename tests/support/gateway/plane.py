@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
 from typing import Any
 
 from support.gateway.stub_dispatcher import Notes, RoundRobin, node_at
@@ -109,16 +108,6 @@ def one_of(serve: Serve) -> Serve:
             await closed(writer)
 
     return run
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that runs in an event loop of its own, as `run` does."""
-
-    @wraps(test)
-    def in_its_loop(*args: Any, **named: Any) -> None:
-        run(test(*args, **named))
-
-    return in_its_loop
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
