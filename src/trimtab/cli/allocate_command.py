@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.option_groups import FLAG, examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import note, print_json, stdout_console
 from trimtab.errors import PolicyError, UsageError
 
@@ -72,7 +72,6 @@ def allocate(
         typer.Option(
             "--dry-run",
             help="Print what the queue holds beside what the policy would give, no JSON.",
-            metavar=FLAG,
         ),
     ] = False,
     serve: Annotated[

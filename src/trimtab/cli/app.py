@@ -34,9 +34,8 @@ from trimtab.cli import (
     train_command,
     warmup_command,
 )
-from trimtab.cli.completion import INSTALL, SHOW, install_for, show, with_shells
 from trimtab.cli.missing_extras import missing_extra
-from trimtab.cli.option_groups import EXIT_CODES, FLAG, INTERRUPTED, examples
+from trimtab.cli.option_groups import EXIT_CODES, INTERRUPTED, examples
 from trimtab.errors import MissingExtra, TrimtabError
 from trimtab.version import __version__
 
@@ -72,19 +71,20 @@ def _full(error: OSError) -> TrimtabError:
     return told
 
 
-def _hide_placeholder(command: Any) -> None:
-    """Let the option --help of a command and of all below take no value, like other flags."""
-    option_of = command.get_help_option
+def _hide_placeholders(command: Any) -> None:
+    """Show the flags of a command, and of all below it, without a value: typer would show <bool>."""
+    params_of = command.get_params
 
-    def get_help_option(ctx: Any) -> Any:
-        option = option_of(ctx)
-        if option is not None:
-            option.metavar = FLAG
-        return option
+    def get_params(ctx: Any) -> Any:
+        found = params_of(ctx)
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return found
 
-    command.get_help_option = get_help_option
+    command.get_params = get_params
     for inner in getattr(command, "commands", {}).values():
-        _hide_placeholder(inner)
+        _hide_placeholders(inner)
 
 
 class Commands(TyperGroup):
@@ -92,11 +92,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _hide_placeholder(self)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a command line."""
-        return super().parse_args(ctx, with_shells(args))
+        _hide_placeholders(self)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -122,7 +118,6 @@ app = typer.Typer(
     name="trimtab",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,  # the options below take the name of a shell
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -168,25 +163,12 @@ def _options(
             callback=_show_version,
             is_eager=True,
             help="Show the version and exit.",
-            metavar=FLAG,
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr.", metavar=FLAG)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show the traceback of an error (also {DEBUG}=1).", metavar=FLAG)
+        bool, typer.Option("--debug", help=f"Show the traceback of an error (also {DEBUG}=1).")
     ] = False,
-    show_completion: Annotated[
-        str | None,
-        typer.Option(
-            SHOW, callback=show, is_eager=True, help="Show the completion script.", metavar="[SHELL]"
-        ),
-    ] = None,
-    install_completion: Annotated[
-        str | None,
-        typer.Option(
-            INSTALL, callback=install_for, is_eager=True, help="Install shell completion.", metavar="[SHELL]"
-        ),
-    ] = None,
 ) -> None:
     """trimtab schedules AI work: which node serves each request, and how balanced and fast that was."""
     if verbose:

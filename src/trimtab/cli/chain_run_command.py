@@ -14,7 +14,7 @@ import typer
 
 from trimtab.chains.run_defaults import DEFAULT_POLICY
 from trimtab.cli.chain_prediction import SIMULATED, Prediction, check_prediction, predict
-from trimtab.cli.option_groups import FAILED, FLAG, USAGE, examples
+from trimtab.cli.option_groups import FAILED, USAGE, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Journal, Quiet, check_resume, policy_option, resumable
 
@@ -62,7 +62,7 @@ def run_chain(
     failed: Annotated[Path | None, typer.Option(help="File for inputs that failed, JSON Lines.")] = None,
     resume: Annotated[str, typer.Option(help="Go on with this run.", metavar="RUN")] = "",
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="With --resume: also inputs that failed.", metavar=FLAG)
+        bool, typer.Option("--retry-failed", help="With --resume: also inputs that failed.")
     ] = False,
     priority: Annotated[int, typer.Option(help="Higher is more urgent.")] = 0,
     deadline_s: Annotated[float | None, typer.Option(min=0.0, help="Seconds for all of it.")] = None,
@@ -85,11 +85,9 @@ def run_chain(
         Path | None,
         typer.Option(help="File of the profile. Default: STAGE.prof or STAGE.lprof.", metavar="FILE"),
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="With --profile: line by line.", metavar=FLAG)
-    ] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="With --profile: line by line.")] = False,
     no_fuse: Annotated[
-        bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.", metavar=FLAG)
+        bool, typer.Option("--no-fuse", help="Short stages run in attempts of their own.")
     ] = False,
     cluster: Annotated[
         Path | None, typer.Option(help="With --on simulated: the nodes, as scenarios have them.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.option_groups import FLAG, examples, grouped
+from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, note_folded, note_written, print_json, stdout_console
 from trimtab.cli.runs_progress import RunsReporter, runs_progress
 from trimtab.cli.shared_options import (
@@ -68,7 +68,6 @@ def compare(
             "--sweep/--no-sweep",
             help="Also compare at other loads.  "
             "[dim]Default: up to 100,000 requests or 1,000 training jobs[/dim]",
-            metavar=FLAG,
         ),
     ] = None,
     jobs: Simulations = None,
@@ -99,16 +98,13 @@ def compare(
         ),
     ] = None,
     out: Annotated[Path, out_option()] = DEFAULT_OUT,
-    report: Annotated[
-        bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG)
-    ] = True,
+    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
     timing: Annotated[
         bool,
         typer.Option(
             "--timing",
             help="Also measure the time of a decision and of a plan.",
             rich_help_panel=OUTPUT_PANEL,
-            metavar=FLAG,
         ),
     ] = False,
     profiles: Annotated[

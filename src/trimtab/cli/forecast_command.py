@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.option_groups import FLAG, examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
 from trimtab.cli.shared_options import Json, Quiet
 from trimtab.words import counted
@@ -62,7 +62,6 @@ def forecast(
         typer.Option(
             "--arima",
             help="Also run ARIMA, with the order of least AICc (needs the extra forecast).",
-            metavar=FLAG,
         ),
     ] = False,
     json: Json = False,

@@ -43,8 +43,6 @@ def _options(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-FLAG = ""  # placeholder of an option that takes no value: typer would show <bool>
-
 OK, INTERNAL, USAGE, POLICY_FAILED, FAILED, DIFFERS, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 EXIT_CODES = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.option_groups import FLAG, examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Quiet, policy_option
 from trimtab.words import counted
@@ -76,7 +76,6 @@ def serve(
             "--reuse-port",
             help="Share the port with other replicas on this machine.",
             rich_help_panel=SETTINGS_PANEL,
-            metavar=FLAG,
         ),
     ] = False,
     insecure_no_auth: Annotated[
@@ -85,32 +84,23 @@ def serve(
             "--insecure-no-auth",
             help="Serve clients without keys.",
             rich_help_panel=SETTINGS_PANEL,
-            metavar=FLAG,
         ),
     ] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check", help="Check the configuration and exit.", rich_help_panel=FILE_PANEL, metavar=FLAG
-        ),
+        typer.Option("--check", help="Check the configuration and exit.", rich_help_panel=FILE_PANEL),
     ] = False,
     example: Annotated[
         bool,
-        typer.Option(
-            "--example", help="Print an example with comments.", rich_help_panel=FILE_PANEL, metavar=FLAG
-        ),
+        typer.Option("--example", help="Print an example with comments.", rich_help_panel=FILE_PANEL),
     ] = False,
     schema: Annotated[
         bool,
-        typer.Option(
-            "--schema", help="Print its JSON Schema, for editors.", rich_help_panel=FILE_PANEL, metavar=FLAG
-        ),
+        typer.Option("--schema", help="Print its JSON Schema, for editors.", rich_help_panel=FILE_PANEL),
     ] = False,
     new_key: Annotated[
         bool,
-        typer.Option(
-            "--new-key", help="Print a new key and its digest.", rich_help_panel=FILE_PANEL, metavar=FLAG
-        ),
+        typer.Option("--new-key", help="Print a new key and its digest.", rich_help_panel=FILE_PANEL),
     ] = False,
     quiet: Quiet = False,
 ) -> None:

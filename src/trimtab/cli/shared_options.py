@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from trimtab.cli import completion
-from trimtab.cli.option_groups import FLAG
 from trimtab.cli.output import note, progress_bar
 from trimtab.cli.table_options import TableOptions
 
@@ -31,9 +30,7 @@ TRACE_PANEL, OUTPUT_PANEL, WHAT_IF_PANEL = "Trace", "Output", "What if"
 
 Json: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
-    ),
+    typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT_PANEL),
 ]
 Journal: TypeAlias = Annotated[
     str | None,
@@ -45,9 +42,7 @@ Journal: TypeAlias = Annotated[
 ]
 Quiet: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=OUTPUT_PANEL, metavar=FLAG
-    ),
+    typer.Option("--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=OUTPUT_PANEL),
 ]
 Simulations: TypeAlias = Annotated[
     int | None,

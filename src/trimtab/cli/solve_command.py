@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.option_groups import FLAG, examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import print_json, show, spinner
 from trimtab.cli.shared_options import Json, Quiet
 from trimtab.words import counted
@@ -49,7 +49,7 @@ def gap(
     ] = 10.0,
     maximise: Annotated[
         bool,
-        typer.Option("--maximise", help="Maximise the value, each task on at most one node.", metavar=FLAG),
+        typer.Option("--maximise", help="Maximise the value, each task on at most one node."),
     ] = False,
     method: Annotated[
         str,

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trimtab.cli.option_groups import FLAG
-
 if TYPE_CHECKING:
     from trimtab.traces import TraceMapping
 
@@ -111,7 +109,6 @@ class TableOptions:
             "--sort-rows",
             help="Sort rows by arrival.",
             rich_help_panel=PANEL,
-            metavar=FLAG,
             show_default=False,
         ),
     ] = None

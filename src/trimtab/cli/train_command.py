@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trimtab.cli import completion, train_commands_to_runs
-from trimtab.cli.option_groups import FAILED, FLAG, examples
+from trimtab.cli.option_groups import FAILED, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Json, Quiet, check_resume, resumable
 
@@ -71,7 +71,7 @@ def run_jobs(
     ] = None,
     resume: Annotated[str, typer.Option(help="Go on with this run.", metavar="RUN")] = "",
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="With --resume: also jobs that failed.", metavar=FLAG)
+        bool, typer.Option("--retry-failed", help="With --resume: also jobs that failed.")
     ] = False,
     journal: Runs = None,
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.option_groups import FLAG, examples
+from trimtab.cli.option_groups import examples
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Json, Quiet
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def warmup(
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete kernels that this version does not use.", metavar=FLAG)
+        bool, typer.Option("--prune", help="Delete kernels that this version does not use.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
