@@ -29,8 +29,8 @@ def test_waits_are_those_worked_out_by_hand() -> None:
         ("join", 0): [0.0, 0.25, 0.0, 0.25, 0.0, 0.5],
     }
     assert timeline.busy_frac() == pytest.approx((1.5 + 3.0 + 4.0 + 0.5) / (2 * 10.5))
-    assert [a[:4] for a in timeline.open_attempts] == [(0, 1, 1, 1)]
-    assert not timeline.open_attempts[0].is_running
+    assert [a[:4] for a in timeline.open_attempts] == [(0, "draw", 1, 1)]
+    assert not timeline.running
 
 
 def test_the_critical_path_goes_through_stages_that_kept_results_answered() -> None:
@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_has_attempts_that_run() -> None:
     record = replace(RECORD, owner="chains-1", state=ACTIVE, ended_s=None)
     attempts = [attempt("load", 0, 0.0), attempt("load", 0, 1.0, 2)]
     timeline = made_timeline(record, [InputRecord(0, ACTIVE, b"", "")], attempts, [])
-    assert [(a.attempt, a.is_running) for a in timeline.open_attempts] == [(1, False), (2, True)]
+    assert [(a.attempt, a in timeline.running) for a in timeline.open_attempts] == [(1, False), (2, True)]
     assert timeline.end_s > 0.0
     assert found_bottleneck(timeline) is None
 
@@ -121,7 +121,7 @@ def test_a_stage_that_the_run_did_not_begin_with_has_no_place_in_its_timeline() 
     """It was resumed after its chain was changed."""
     attempts = [attempt("load", 0, 0.0), attempt("added", 0, 1.0)]
     timeline = made_timeline(RECORD, [], attempts, [result("added", 0, 2.0, 1.0)])
-    assert [(timeline.stages[a.stage].name, a.instance) for a in timeline.open_attempts] == [("load", 0)]
+    assert [(a.stage, a.instance) for a in timeline.open_attempts] == [("load", 0)]
     assert timeline.runs == ()
 
 

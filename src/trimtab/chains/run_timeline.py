@@ -66,18 +66,6 @@ class StageRun(NamedTuple):
         }
 
 
-class OpenAttempt(NamedTuple):
-    """An attempt without a result: it runs, or it failed or was lost."""
-
-    number: int
-    stage: int
-    instance: int
-    attempt: int
-    node: str
-    sent_s: float
-    is_running: bool
-
-
 @dataclass(frozen=True)
 class RunTimeline:
     """A run of the journal. `runs` are in the order in which they finished."""
@@ -85,7 +73,8 @@ class RunTimeline:
     record: RunRecord
     stages: tuple[StageShape, ...]
     runs: tuple[StageRun, ...]
-    open_attempts: tuple[OpenAttempt, ...]
+    open_attempts: tuple[AttemptRecord, ...]  # without a result
+    running: frozenset[AttemptRecord]  # of them; the others failed or were lost
     inputs: Mapping[str, int]  # how many, by state
     failures: Mapping[int, str]
     end_s: float  # of the run; of one that goes on, until now
@@ -199,11 +188,16 @@ def made_timeline(
     active = {row.number for row in inputs if row.state == ACTIVE} if record.owner else set()
     kept = {r[:3]: r.attempt for r in results}
     states = [row.state for row in inputs]
+    open_attempts = tuple(
+        a for at, tried in begun.items() for n, a in sorted(tried.items()) if n != kept.get(at)
+    )
+    last = [tried[max(tried)] for at, tried in begun.items() if at not in kept]
     return RunTimeline(
         record=record,
         stages=stages,
         runs=tuple(_with_workers(runs)),
-        open_attempts=tuple(_open(begun, number, kept, active, record.created_s)),
+        open_attempts=open_attempts,
+        running=frozenset(a for a in last if a.number in active),  # only the last can still run
         inputs={state: states.count(state) for state in dict.fromkeys(states)},
         failures={row.number: row.error for row in inputs if row.error},
         end_s=(record.ended_s or time.time()) - record.created_s,
@@ -299,22 +293,3 @@ def _with_workers(runs: Sequence[StageRun]) -> list[StageRun]:
             ends_s[worker : worker + 1] = [run.finish_s]
             named[row] = run._replace(worker=f"{worker + 1}")
     return named
-
-
-def _open(
-    begun: Mapping[tuple[int, str, int], Mapping[int, AttemptRecord]],
-    number: Mapping[str, int],
-    kept: Mapping[tuple[int, str, int], int],
-    active: set[int],
-    begun_s: float,
-) -> list[OpenAttempt]:
-    """Attempts without a result. Only the last of an instance can still run."""
-    found = []
-    for instance, tried in begun.items():
-        last = max(tried)
-        for n, attempt in sorted(tried.items()):
-            if n != kept.get(instance):
-                runs = n == last and instance not in kept and attempt.number in active
-                at = attempt.number, number[attempt.stage], attempt.instance
-                found.append(OpenAttempt(*at, n, attempt.node, attempt.started_s - begun_s, runs))
-    return found

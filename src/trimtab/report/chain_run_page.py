@@ -102,8 +102,8 @@ def waits_by_stage(timeline: RunTimeline) -> dict[str, dict[str, float]]:
 
 
 def _stats(timeline: RunTimeline) -> str:
-    failed = sum(not attempt.is_running for attempt in timeline.open_attempts)
-    running = len(timeline.open_attempts) - failed
+    running = len(timeline.running)
+    failed = len(timeline.open_attempts) - running
     cards = [
         stat("Time", f"{timeline.end_s:,.4g}", "s", "", "from its begin to its end, or until now"),
         stat("Results of stages", f"{len(timeline.runs):,}", "", "", f"{counted(running, 'attempt')} run"),
@@ -145,7 +145,7 @@ def _groups(timeline: RunTimeline) -> Mapping[str, list[tuple[str, str, str]]]:
 
 def _rows(timeline: RunTimeline, k: int, summary: StageSummary) -> list[tuple[str, str, str]]:
     runs = [run for run in timeline.runs if run.stage == k]
-    lost = sum(attempt.stage == k and not attempt.is_running for attempt in timeline.open_attempts)
+    lost = sum(a.stage == summary.stage and a not in timeline.running for a in timeline.open_attempts)
     return [
         ("results", f"{summary.served:,}", ""),
         ("attempts without one", f"{lost:,}", ""),

@@ -116,12 +116,12 @@ def _unfinished(timeline: RunTimeline, pids: dict[str, int]) -> list[Event]:
         {
             "ph": "i",
             "s": "t",
-            "name": f"{timeline.stages[a.stage].name}[{a.instance}] attempt {a.attempt}"
-            + (" runs" if a.is_running else " without a result"),
+            "name": f"{a.stage}[{a.instance}] attempt {a.attempt}"
+            + (" runs" if a in timeline.running else " without a result"),
             "cat": "attempt",
             "pid": pids[a.node],
             "tid": ENDS_TID,
-            "ts": round(max(0.0, a.sent_s) * US, 3),
+            "ts": round(max(0.0, a.started_s - timeline.record.created_s) * US, 3),
             "args": {"input": a.number},
         }
         for a in timeline.open_attempts
