@@ -16,7 +16,6 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, Plan, empty_plan, estimate_s, memory
-from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.errors import PolicyError
 from trimtab.live.clock import VirtualClock
@@ -229,7 +228,7 @@ def test_a_shadow_may_be_a_composite() -> None:
     for i in range(6):
         row = live.enter(RequestSpec(0, 1.0, 1.0), float(i))
         live.advance(float(i))
-        seen.append(live.decision_trace_numbers(row)[SHADOW_IDX])
+        seen.append(live.decisions.shadow_idx[row])
         if i == 2:
             live.adopt_for_shadow(empty_plan()._replace(active_idx=np.ones(1, "i8")))
     assert seen == [0, 1, 1, 0, 0, 1]

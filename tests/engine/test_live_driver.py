@@ -15,7 +15,6 @@ from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import BACKGROUND
-from trimtab.engine.decision_trace import SHADOW_IDX
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.engine.simulator import run
@@ -307,7 +306,7 @@ def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
             starts.append(live.take_started())
         assert starts[0] == starts[1]
         if k == 0:
-            assert watched.decision_trace_numbers(starts[1][0][0])[SHADOW_IDX] == starts[2][0][1]
+            assert watched.decisions.shadow_idx[starts[1][0][0]] == starts[2][0][1]
 
 
 def test_a_shadow_that_fails_disturbs_nobody() -> None:
@@ -317,4 +316,4 @@ def test_a_shadow_that_fails_disturbs_nobody() -> None:
     live.advance(0.0)
     assert live.take_started() == [(row, 0)]
     assert (live.shadow_failures, live.policy_failures) == (1, 0)
-    assert live.decision_trace_numbers(row)[SHADOW_IDX] == -1
+    assert live.decisions.shadow_idx[row] == -1

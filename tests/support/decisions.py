@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.engine.decision_trace import CANDIDATES, DECISIONS, HELD, IN_FLIGHT, PREDICTED_S, SHADOW_IDX
-from trimtab.engine.state import TRACE_COLUMNS
+from trimtab.engine.state import DECISION, SHOWN
 from trimtab.gateway.decide.decision_log import Decision
 
 
@@ -21,9 +20,8 @@ def make_decision(
     shadow_idx: int = -1,
 ) -> Decision:
     """All nodes are candidates, the first one first."""
-    row, count = np.full(TRACE_COLUMNS, -1.0), len(nodes)
-    row[HELD], row[DECISIONS], row[SHADOW_IDX] = 0, decisions, shadow_idx
-    row[CANDIDATES : CANDIDATES + count] = range(count)
-    row[PREDICTED_S : PREDICTED_S + count] = predicted_s
-    row[IN_FLIGHT : IN_FLIGHT + count] = in_flight
-    return Decision(policy, tuple(nodes), row.tobytes(), {}, False)
+    record, count = np.zeros((), DECISION), len(nodes)
+    record["decisions"], record["shadow_idx"] = decisions, shadow_idx
+    record["node_idx"][:] = [*range(count), *[-1] * (SHOWN - count)]
+    record["predicted_s"][:count], record["in_flight"][:count] = predicted_s, in_flight
+    return Decision(policy, tuple(nodes), record.tobytes(), {}, False)

@@ -14,7 +14,7 @@ from trimtab.compiled.kernel import helper
 from trimtab.domain.requests import MAX_REASON, Reason, Status
 from trimtab.domain.view import BACKGROUND, MAX_RANKED, Plan
 from trimtab.engine.bindings import next_bound
-from trimtab.engine.decision_trace import SHADOW_IDX, SHADOW_S, note_shadow
+from trimtab.engine.decision_trace import note_shadow
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import CANCELLATION, push_event
 from trimtab.engine.faults import end
@@ -425,8 +425,8 @@ def set_avoided(s: State, r: int, by: int) -> None:
 def consult_shadow(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> None:
     """Record the node that the shadow policy would choose for request r."""
     d = s.config.dispatchers[0]
-    s.decision_trace[r, SHADOW_IDX] = -1.0
-    s.decision_trace[r, SHADOW_S] = 0.0
+    s.decision_trace.shadow_idx[r] = -1
+    s.decision_trace.shadow_s[r] = 0.0
     s.counts.deciding[0] = r
     s.contexts.now_s[d] = now_s
     s.contexts.n_held[d] = s.contexts.n_held[0]

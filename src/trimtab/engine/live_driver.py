@@ -23,7 +23,6 @@ from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
 from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls
-from trimtab.engine.decision_trace import FIRST, ROW
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
 from trimtab.engine.host_mode import OPEN, HostMode
@@ -34,13 +33,13 @@ from trimtab.engine.policy_errors import Fallback
 from trimtab.engine.record_arrays import record_struct
 from trimtab.engine.rollout import Rollouts
 from trimtab.engine.slots import SOME_S, UNESTIMATED
-from trimtab.engine.state import AVOIDED, COUNTS, State
+from trimtab.engine.state import AVOIDED, COUNTS, DECISION, State
 from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
 _COUNTED = Struct("=4q")  # of COUNTS: events, injected, started and ended, in one call
 _COUNTED_AT = int(COUNTS.fields["events"][1])  # type: ignore[index]  # COUNTS has fields
-_TRACE_BYTES = ROW.size
+_DECISION_BYTES = DECISION.itemsize
 _NEVER_S = float("inf")
 _HELD, _RUNNING, _RETRYING = int(Status.HELD), int(Status.RUNNING), int(Status.RETRYING)
 
@@ -184,7 +183,8 @@ class LiveDriver:
         self._count_bytes = memoryview(state.counts.view(np.uint8))
         self._avoid = memoryview(state.avoid)
         self._avoiding: set[int] = set()  # rows that may have lost nodes
-        self._trace_bytes = memoryview(state.decision_trace.reshape(-1).view(np.uint8))
+        self.decisions = Columns(state.decision_trace)  # the last one about each request, by row
+        self._decision_bytes = memoryview(state.decision_trace.view(np.uint8))
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
@@ -457,14 +457,10 @@ class LiveDriver:
         """Carry out PLAN_READY."""
         self._driver.put_next_in_force()
 
-    def decision_trace(self, row: int) -> bytes:
-        """The last decision about a request, in the form for `decision_trace.read`."""
-        at = row * _TRACE_BYTES
-        return self._trace_bytes[at : at + _TRACE_BYTES].tobytes()
-
-    def decision_trace_numbers(self, row: int) -> tuple[float, ...]:
-        """The columns of the last decision from ESTIMATE_S to SHADOW_S."""
-        return FIRST.unpack_from(self._trace_bytes, row * _TRACE_BYTES)
+    def decision(self, row: int) -> bytes:
+        """A copy of the last decision about a request, the bytes of one DECISION."""
+        at = row * _DECISION_BYTES
+        return self._decision_bytes[at : at + _DECISION_BYTES].tobytes()
 
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Set one entry of `fixed_s` and `unit_s`."""

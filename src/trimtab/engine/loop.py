@@ -14,7 +14,7 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.batches import drop_follower, forget_waiting, leave_batch
-from trimtab.engine.decision_trace import ESTIMATE_S, note_decision
+from trimtab.engine.decision_trace import note_decision
 from trimtab.engine.events import (
     ARRIVAL,
     CANCELLATION,
@@ -557,7 +557,7 @@ def advance(
         if s.config.placement_terms[0] == 1:
             set_avoided(s, r, 1)
         if s.config.records_decision_trace[0] == 1:
-            s.decision_trace[r, ESTIMATE_S] = s.requests.estimate_s[r]
+            s.decision_trace.estimate_s[r] = s.requests.estimate_s[r]
         if not is_decision:
             counts.answer[0] = count
             return RAISED if count == CALL_RAISED else BAD_DECISION

@@ -31,7 +31,6 @@ from trimtab.engine.state import (
     REQUEST,
     SHARES_HELD,
     SHARES_SERVED,
-    TRACE_COLUMNS,
     State,
 )
 from trimtab.engine.wanted import n_wanted
@@ -248,7 +247,7 @@ def new_state(
     state.ranking["node_idx"] = -1  # so that the loop detects a policy that writes no node
     if host.rows_reused:
         state.avoid[...] = -1
-        state.decision_trace[...] = -1.0
+        state.decision_trace[...] = -1
     state.contexts["n_wanted"] = n_wanted(state, state.work)
     state.counts["work"] = 0 if host.completions_from_outside else len(requests)
     return state
@@ -395,7 +394,6 @@ def _lengths(
         "started_rows": rows * host.completions_from_outside,
         "reused_rows": reused,
         "avoided": AVOIDED,
-        "trace_columns": TRACE_COLUMNS,
         "lanes": options.dispatchers * _n_lanes(options, cluster),
         "own_views": n_views if is_stale else 0,
         "reports": reports,

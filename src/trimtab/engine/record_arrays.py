@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection
 from struct import Struct
@@ -14,7 +15,8 @@ def record_struct(kind: np.dtype, written: Collection[str] | None = None) -> Str
     codes, at = [], 0
     for name, (field, offset, *_) in (kind.fields or {}).items():  # in order of offsets
         is_written = written is None or name in written
-        code = {"l": "q"}.get(field.char, field.char) if is_written else f"{field.itemsize}x"
+        kind_of_one, many = field.base.char, math.prod(field.shape)
+        code = f"{many}{'q' if kind_of_one == 'l' else kind_of_one}" if is_written else f"{field.itemsize}x"
         codes.append(f"{offset - at}x{code}")
         at = offset + field.itemsize
     return Struct("=" + "".join(codes) + f"{kind.itemsize - at}x")

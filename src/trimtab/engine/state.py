@@ -20,7 +20,6 @@ from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
 
 AVOIDED = 3  # lost nodes that one request can avoid
-TRACE_COLUMNS = 20  # recorded numbers per decision
 
 REQUEST = np.dtype(
     [
@@ -193,6 +192,23 @@ COUNTS = np.dtype(
 )
 
 
+SHOWN = 4  # candidates of a decision that are recorded
+
+DECISION = np.dtype(
+    [
+        ("estimate_s", "f8"),  # service on the node that it was sent to
+        ("shadow_s", "f8"),  # service on the shadow's node
+        ("shadow_idx", "i4"),  # node that the shadow policy would choose; -1 = none
+        ("n_held", "i4"),  # other requests in the central queue
+        ("decisions", "i4"),  # about this request, before this one
+        ("node_idx", "i4", SHOWN),  # candidates, best first; -1 = no more
+        ("in_flight", "i4", SHOWN),  # other requests there
+        ("predicted_s", "f8", SHOWN),  # service there
+    ],
+    align=True,
+)  # the last one about a request
+
+
 class State(NamedTuple):
     """All arrays of a run. `new_state` sets the lengths of the axes. Arrays of one record hold scalars."""
 
@@ -209,7 +225,7 @@ class State(NamedTuple):
     started: Annotated[Any, array("i8", "started_rows")]  # live: started and not yet handed over
     ended: Annotated[Any, array("i8", "reused_rows")]  # not served, and not reported yet
     avoid: Annotated[Any, array("i4", "reused_rows", "avoided")]  # nodes it lost; -1 = none
-    decision_trace: Annotated[Any, array("f8", "reused_rows", "trace_columns")]  # the last decision
+    decision_trace: Annotated[Any, array(DECISION, "reused_rows")]
     virtual_counters: Annotated[Any, array("f8", "tenants")]  # weighted service received
     tenant_weight: Annotated[Any, array("f8", "tenants")]  # due share, relative
     pooled: Annotated[Any, array("f8", "shares")]  # of each resource, on all nodes; at the end their slots

@@ -13,7 +13,6 @@ import pytest
 from support.gateway.dispatch_bench import Asked, Bench, benched, on_bench
 from support.planning_policies import Gate, Steering
 from trimtab.domain.view import Plan, empty_plan
-from trimtab.engine.decision_trace import SHADOW_IDX, read
 from trimtab.engine.driver import PlanningLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.decide.request_specs import SessionAffinity
@@ -395,11 +394,11 @@ async def test_a_shadow_decides_by_plans_of_its_own(bench: Bench) -> None:
     await bench.dispatcher.open()
     pool = bench.pool
     first = bench.submit()
-    assert pool.live.decision_trace_numbers(first.row)[SHADOW_IDX] == 0
+    assert pool.live.decisions.shadow_idx[first.row] == 0
     bench.done(first)
     await asyncio.sleep(1.5)
     second = bench.submit()
-    assert (second.nodes, pool.live.decision_trace_numbers(second.row)[SHADOW_IDX]) == (["n0"], 1)
+    assert (second.nodes, pool.live.decisions.shadow_idx[second.row]) == (["n0"], 1)
     assert bench.dispatcher.planning() == (PlanningLog(), PlanningLog(made=2))
 
 
@@ -622,17 +621,17 @@ async def test_images_are_charged_by_their_steps_whatever_comes_back(bench: Benc
 @at()
 async def test_a_receipt_tells_what_the_decision_rested_on(bench: Bench) -> None:
     first, second, third = (bench.submit() for _ in range(3))
-    one, two = read(first.decision.row), read(second.decision.row)
+    one, two = first.decision.record, second.decision.record
     assert first.decision.nodes == ("n0", "n1")
-    assert (one.candidates, one.in_flight) == ((0, 1), (0, 0))
-    assert (two.candidates[0], two.in_flight[0]) == (1, 0)
-    assert one.predicted_s[0] == one.estimate_s == first.estimate_s > 0.0
+    assert (first.decision.node_idx, one["in_flight"].tolist()[:2]) == ((0, 1), [0, 0])
+    assert (two["node_idx"][0], two["in_flight"][0]) == (1, 0)
+    assert one["predicted_s"][0] == one["estimate_s"] == first.estimate_s > 0.0
     bench.done(second)
-    assert read(third.decision.row).decisions == 2, "offered when it came, and when a place was free"
+    assert third.decision.record["decisions"] == 2, "offered when it came, and when a place was free"
     bench.dispatcher.lost(first, Cause.RESET)
-    assert read(first.decision.row).decisions == 1
+    assert first.decision.record["decisions"] == 1
     bench.done(third)
-    assert (first.nodes, read(first.decision.row).decisions) == (["n0", "n1"], 3)
+    assert (first.nodes, first.decision.record["decisions"]) == (["n0", "n1"], 3)
 
 
 @at()

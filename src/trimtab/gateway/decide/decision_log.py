@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from trimtab.domain.view import Plan
-from trimtab.engine.decision_trace import candidates_of
+from trimtab.engine.record_arrays import record_struct
+from trimtab.engine.state import DECISION
 from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.shadow import ShadowStatistics
@@ -18,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 _new = tuple.__new__
+_node_idx = record_struct(DECISION, ("node_idx",)).unpack  # on the path of recorded requests
 
 
 class Decision(NamedTuple):
@@ -25,14 +29,20 @@ class Decision(NamedTuple):
 
     policy: str
     nodes: tuple[str, ...]  # names of all nodes, by position
-    row: bytes  # as `decision_trace.read` takes it
+    packed: bytes  # of its record
     matched: Mapping[int, int]  # node → blocks of the prompt that it seems to have
     fallback: bool
 
     @property
+    def record(self) -> np.void:
+        """The record, as `DECISION` declares it."""
+        record: np.void = np.frombuffer(self.packed, DECISION)[0]
+        return record
+
+    @property
     def node_idx(self) -> tuple[int, ...]:
         """The candidates' positions, best first."""
-        return candidates_of(self.row)
+        return tuple([j for j in _node_idx(self.packed) if j >= 0])
 
 
 class DecisionLog:
@@ -54,18 +64,17 @@ class DecisionLog:
 
     def decision(self, pool: PolicyPool, exchange: Exchange) -> Decision:
         """The decision that started a request."""
-        row = pool.live.decision_trace(exchange.row)
-        values = pool.choice.spec, self._registry.names, row, exchange.matched, pool.failed > 0
+        packed = pool.live.decision(exchange.row)
+        values = pool.choice.spec, self._registry.names, packed, exchange.matched, pool.failed > 0
         return _new(Decision, values)  # the constructor takes twice as long
 
     def compare_with_shadow(self, pool: PolicyPool, newcomers: Iterable[Exchange]) -> None:
         """Compare the decisions of both policies."""
-        numbers_of, decisions = pool.live.decision_trace_numbers, []
+        noted, decisions = pool.live.decisions, []
         for exchange in newcomers:
-            estimate_s, _, _, shadow_idx, shadow_s = numbers_of(exchange.row)
-            live_idx = exchange.node_idx
-            live_s = estimate_s if live_idx >= 0 else 0.0
-            decisions.append((live_idx, exchange.spec.affinity_node_idx, shadow_idx, live_s, shadow_s))
+            live_idx, home_idx, row = exchange.node_idx, exchange.spec.affinity_node_idx, exchange.row
+            live_s = noted.estimate_s[row] if live_idx >= 0 else 0.0
+            decisions.append((live_idx, home_idx, noted.shadow_idx[row], live_s, noted.shadow_s[row]))
         self.shadow.note(decisions)
 
     def failures(self, pool: PolicyPool) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from trimtab.domain.view import Plan
-from trimtab.engine.decision_trace import ESTIMATE_S
 from trimtab.gateway.api.units import MEDIA
 from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
@@ -386,7 +385,7 @@ class PolicyDispatcher(FleetListener):
         newcomers, pool.newcomers = pool.newcomers, []
         for exchange in started:
             exchange.decision = self.log.decision(pool, exchange)
-            exchange.estimate_s = pool.live.decision_trace_numbers(exchange.row)[ESTIMATE_S]
+            exchange.estimate_s = pool.live.decisions.estimate_s[exchange.row]
             self.decisions += 1
             self._pools.take(pool, exchange, now_s)
             if pool.reads_prefix:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from trimtab.engine.decision_trace import read
 from trimtab.gateway.api.units import BLOCK_TOKENS
 from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.model import Exchange, Observer
@@ -116,7 +115,7 @@ def _kept_of(exchange: Exchange) -> tuple[Any, ...]:
         None if outcome is None else outcome._value_,
         exchange.response_status if refusal is None else refusal.status,
         None if refusal is None else refusal.code,
-        None if decision is None else (decision.policy, decision.row, decision.matched, decision.fallback),
+        None if decision is None else (decision.policy, decision.packed, decision.matched, decision.fallback),
         [
             (
                 attempt.node.name,
@@ -158,28 +157,27 @@ def _record(kept: _Kept, names: _Names, *, under_way: bool) -> dict[str, Any]:
 
 
 def _decision(kept: tuple[str, bytes, Mapping[int, int], bool], names: _Names) -> dict[str, Any]:
-    policy, row, matched, fallback = kept
-    trace = read(row)
+    policy, packed, matched, fallback = kept
+    decision = Decision(policy, names, packed, matched, fallback)
+    record = decision.record
     candidates = [
         {
             "node": names[j],
             "scores": {
-                "predicted_s": predicted_s,
-                "in_flight": int(in_flight),
+                "predicted_s": float(record["predicted_s"][i]),
+                "in_flight": int(record["in_flight"][i]),
                 "prefix_tokens": BLOCK_TOKENS * matched.get(j, 0),
             },
         }
-        for j, predicted_s, in_flight in zip(
-            trace.candidates, trace.predicted_s, trace.in_flight, strict=True
-        )
+        for i, j in enumerate(decision.node_idx)
     ]
     return {
         "policy": policy,
         "candidates": candidates,
-        "queue_length": int(trace.n_held),
-        "decisions": int(trace.decisions),
+        "queue_length": int(record["n_held"]),
+        "decisions": int(record["decisions"]),
         "fallback": fallback,
-        "shadow": names[int(trace.shadow_idx)] if trace.shadow_idx >= 0 else None,
+        "shadow": names[record["shadow_idx"]] if record["shadow_idx"] >= 0 else None,
     }
 
 
