@@ -43,58 +43,52 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         backends.backend("ray")
 
 
-def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_dead(
+async def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("ray")
     from trimtab.clusters.ray.connection import Machine
     from trimtab.clusters.ray.worker_pools import Pools
 
-    async def work() -> None:
-        answer: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
-        watch = SimpleNamespace(alive=SimpleNamespace(remote=lambda pids: answer))
-        made = SimpleNamespace(remote=lambda: watch)
-        monkeypatch.setattr(Pools, "_made", lambda *_, **__: made)
-        dead: list[int] = []
-        old, new = (SimpleNamespace(pid=pid, die=lambda _, pid=pid: dead.append(pid)) for pid in (1, 2))
-        pools: Any = Pools([StageNode("n")], lambda _: None, lambda _: None, lambda: None, {}, 60.0)
-        pools.machines, pools.workers = ["m"], [[old]]
-        pools._watch_machine(Machine("m", "id", {}, {}))
-        _, _, pulse = pools._watches["m"]
-        pulse.beat()
-        await asyncio.sleep(0)
-        pools.workers[0].append(new)
-        answer.set_result({})  # of those that were asked about
-        await pulse._asked
-        assert dead == [1]
-
-    asyncio.run(work())
+    answer: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
+    watch = SimpleNamespace(alive=SimpleNamespace(remote=lambda pids: answer))
+    made = SimpleNamespace(remote=lambda: watch)
+    monkeypatch.setattr(Pools, "_made", lambda *_, **__: made)
+    dead: list[int] = []
+    old, new = (SimpleNamespace(pid=pid, die=lambda _, pid=pid: dead.append(pid)) for pid in (1, 2))
+    pools: Any = Pools([StageNode("n")], lambda _: None, lambda _: None, lambda: None, {}, 60.0)
+    pools.machines, pools.workers = ["m"], [[old]]
+    pools._watch_machine(Machine("m", "id", {}, {}))
+    _, _, pulse = pools._watches["m"]
+    pulse.beat()
+    await asyncio.sleep(0)
+    pools.workers[0].append(new)
+    answer.set_result({})  # of those that were asked about
+    await pulse._asked
+    assert dead == [1]
 
 
 @needs_ray
-def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_attempt_too() -> None:
-    async def work() -> None:
-        backend: Any = ray_backend([StageNode("one")])
-        bench = Bench(backend)
-        await backend.open([replace(code, profile="calls") for code in codes()], bench.changes.append)
-        try:
-            for k in range(3):
-                attempt = bench.attempt("sleep")
-                started = asyncio.ensure_future(
-                    backend.start(0, attempt, [Argument("seconds", (await bench.value(0.3),))])
-                )
-                await asyncio.sleep(0.1)
-                backend.cancel(attempt)
-                assert (await started).error is not None
-                async with asyncio.timeout(30.0):  # it never came back
-                    outcome = await bench.start("total", items=[k, 2])
-                assert await bench.output(outcome) == k + 2
-                stats = marshal.loads(outcome.profile)
-                assert [row[0] for key, row in stats.items() if key[2] == "total"] == [1]
-        finally:
-            await backend.close()
-
-    asyncio.run(work())
+async def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_attempt_too() -> None:
+    backend: Any = ray_backend([StageNode("one")])
+    bench = Bench(backend)
+    await backend.open([replace(code, profile="calls") for code in codes()], bench.changes.append)
+    try:
+        for k in range(3):
+            attempt = bench.attempt("sleep")
+            started = asyncio.ensure_future(
+                backend.start(0, attempt, [Argument("seconds", (await bench.value(0.3),))])
+            )
+            await asyncio.sleep(0.1)
+            backend.cancel(attempt)
+            assert (await started).error is not None
+            async with asyncio.timeout(30.0):  # it never came back
+                outcome = await bench.start("total", items=[k, 2])
+            assert await bench.output(outcome) == k + 2
+            stats = marshal.loads(outcome.profile)
+            assert [row[0] for key, row in stats.items() if key[2] == "total"] == [1]
+    finally:
+        await backend.close()
 
 
 @needs_ray

@@ -208,28 +208,25 @@ def test_a_run_whose_cluster_is_gone_says_so_and_goes_on_with_a_new_one(
 
 
 @pytest.mark.parametrize(("copies", "runs"), [(1, 2), (2, 1)])
-def test_an_output_that_is_kept_twice_is_not_made_again(
+async def test_an_output_that_is_kept_twice_is_not_made_again(
     machines: TwoMachines, tmp_path: Path, copies: int, runs: int
 ) -> None:
-    async def work() -> None:
-        made_by = [replace(code, copies=copies) for code in codes()]
-        backend: Any = backends.backend("ray", nodes=POOLS)
-        bench = Bench(backend)
-        await backend.open(made_by, bench.changes.append)
-        try:
-            made = await bench.start("counted_blob", FAR, size=300_000, file=str(tmp_path / "runs"))
-            while copies > 1 and backend._values.bundle(0).copy is None:
-                await asyncio.sleep(0.05)
-            await asyncio.to_thread(machines.kill_far)
-            while not any(not change.is_up or change.places < 0 for change in bench.changes):
-                await asyncio.sleep(0.05)
-            assert len(await bench.output(made)) == 300_000
-            read = [Argument("data", (made.outputs[0],))]
-            assert await bench.output(await backend.start(0, bench.attempt("length"), read)) == 300_000
-            assert len((tmp_path / "runs").read_text()) == runs
-            backend.release(made.outputs)
-            assert len(backend._values) == 0
-        finally:
-            await backend.close()
-
-    asyncio.run(work())
+    made_by = [replace(code, copies=copies) for code in codes()]
+    backend: Any = backends.backend("ray", nodes=POOLS)
+    bench = Bench(backend)
+    await backend.open(made_by, bench.changes.append)
+    try:
+        made = await bench.start("counted_blob", FAR, size=300_000, file=str(tmp_path / "runs"))
+        while copies > 1 and backend._values.bundle(0).copy is None:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(machines.kill_far)
+        while not any(not change.is_up or change.places < 0 for change in bench.changes):
+            await asyncio.sleep(0.05)
+        assert len(await bench.output(made)) == 300_000
+        read = [Argument("data", (made.outputs[0],))]
+        assert await bench.output(await backend.start(0, bench.attempt("length"), read)) == 300_000
+        assert len((tmp_path / "runs").read_text()) == runs
+        backend.release(made.outputs)
+        assert len(backend._values) == 0
+    finally:
+        await backend.close()

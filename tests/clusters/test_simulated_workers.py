@@ -162,12 +162,9 @@ def test_what_simulated_workers_cannot_do_is_refused(
         Session(written, on=backend, **options)
 
 
-def test_a_loop_in_real_time_is_refused() -> None:
-    async def opened() -> None:
-        with pytest.raises(UsageError, match="need virtual time"):
-            await one().open([StageCode("written/write", b"")], lambda change: None)
-
-    asyncio.run(opened())
+async def test_a_loop_in_real_time_is_refused() -> None:
+    with pytest.raises(UsageError, match="need virtual time"):
+        await one().open([StageCode("written/write", b"")], lambda change: None)
 
 
 def test_an_output_has_its_declared_size() -> None:

@@ -73,41 +73,33 @@ async def _only_late_is_away(gateway: Served) -> bool:
     return [note.partition(" cannot be")[0] for note in notes] == ["node late:"]
 
 
-def test_a_node_that_is_not_there_at_the_start_is_reported_and_used_later(fleet: Fleet) -> None:
+async def test_a_node_that_is_not_there_at_the_start_is_reported_and_used_later(fleet: Fleet) -> None:
     late = fleet.late
     assert late is not None
-
-    async def main() -> None:
-        async with client() as session:
-            await comes(lambda: _only_late_is_away(fleet.gateway), "the others are there")
-            answers = [await ask(session, fleet.gateway.url) for _ in range(4)]
-            assert bad(answers) == []
-            assert "late" not in {answer.node for answer in answers}
-            with await asyncio.to_thread(launch, late):
-                await comes(lambda: _works(session, fleet.gateway, "late"), "the late node works")
-
-    asyncio.run(main())
+    async with client() as session:
+        await comes(lambda: _only_late_is_away(fleet.gateway), "the others are there")
+        answers = [await ask(session, fleet.gateway.url) for _ in range(4)]
+        assert bad(answers) == []
+        assert "late" not in {answer.node for answer in answers}
+        with await asyncio.to_thread(launch, late):
+            await comes(lambda: _works(session, fleet.gateway, "late"), "the late node works")
     assert "node late" in fleet.gateway.said()
 
 
-def test_a_frozen_backend_leaves_nobody_waiting(fleet: Fleet) -> None:
+async def test_a_frozen_backend_leaves_nobody_waiting(fleet: Fleet) -> None:
     gateway, victim = fleet.gateway, fleet.backends[0]
-
-    async def main() -> None:
-        async with client() as session:
-            load = Load(session, gateway.url, RATE_PER_S)
-            await load.send(100)
-            os.kill(victim.process.pid, signal.SIGSTOP)
-            try:
-                await load.send(200)
-                # One probe may wait for the frozen node; the others were moved, however long that took.
-                await comes(lambda: _unfinished(load, 1), "others answer for the frozen node")
-            finally:
-                os.kill(victim.process.pid, signal.SIGCONT)
-            assert bad(await load.answers()) == []
-            await comes(lambda: _works(session, gateway, victim.name), "the node is back")
-
-    asyncio.run(main())
+    async with client() as session:
+        load = Load(session, gateway.url, RATE_PER_S)
+        await load.send(100)
+        os.kill(victim.process.pid, signal.SIGSTOP)
+        try:
+            await load.send(200)
+            # One probe may wait for the frozen node; the others were moved, however long that took.
+            await comes(lambda: _unfinished(load, 1), "others answer for the frozen node")
+        finally:
+            os.kill(victim.process.pid, signal.SIGCONT)
+        assert bad(await load.answers()) == []
+        await comes(lambda: _works(session, gateway, victim.name), "the node is back")
 
 
 async def _unfinished(load: Load, most: int) -> bool:
@@ -119,35 +111,29 @@ async def _works(session: Any, gateway: Served, name: str) -> bool:
     return answer.is_good and answer.node == name
 
 
-def test_a_backend_is_killed_under_load(fleet: Fleet) -> None:
-    async def main() -> None:
-        async with client() as session:
-            load = Load(session, fleet.gateway.url, RATE_PER_S)
-            await load.send(100)
-            await asyncio.to_thread(fleet.kill, 0)
-            await load.send(100)
-            assert bad(await load.answers()) == []
-            await asyncio.to_thread(fleet.revive, 0)
-            await comes(lambda: _works(session, fleet.gateway, "b0"), "the node is back")
-
-    asyncio.run(main())
+async def test_a_backend_is_killed_under_load(fleet: Fleet) -> None:
+    async with client() as session:
+        load = Load(session, fleet.gateway.url, RATE_PER_S)
+        await load.send(100)
+        await asyncio.to_thread(fleet.kill, 0)
+        await load.send(100)
+        assert bad(await load.answers()) == []
+        await asyncio.to_thread(fleet.revive, 0)
+        await comes(lambda: _works(session, fleet.gateway, "b0"), "the node is back")
 
 
-def test_all_backends_die_and_come_back(fleet: Fleet) -> None:
-    async def main() -> None:
-        async with client() as session:
-            assert (await ask(session, fleet.gateway.url)).is_good
-            for index in range(3):
-                await asyncio.to_thread(fleet.kill, index)
-            await _out(session, fleet.gateway)
-            for index in range(3):
-                await asyncio.to_thread(fleet.revive, index)
-            await comes(lambda: _ready(session, fleet.gateway, 200), "/ready says yes")
-            load = Load(session, fleet.gateway.url, RATE_PER_S)
-            await load.send(50)
-            assert bad(await load.answers()) == []
-
-    asyncio.run(main())
+async def test_all_backends_die_and_come_back(fleet: Fleet) -> None:
+    async with client() as session:
+        assert (await ask(session, fleet.gateway.url)).is_good
+        for index in range(3):
+            await asyncio.to_thread(fleet.kill, index)
+        await _out(session, fleet.gateway)
+        for index in range(3):
+            await asyncio.to_thread(fleet.revive, index)
+        await comes(lambda: _ready(session, fleet.gateway, 200), "/ready says yes")
+        load = Load(session, fleet.gateway.url, RATE_PER_S)
+        await load.send(50)
+        assert bad(await load.answers()) == []
 
 
 async def _out(session: Any, gateway: Served) -> None:
@@ -185,22 +171,18 @@ async def _ready(session: Any, gateway: Served, status: int) -> bool:
     ],
     ids=lambda fault: "-".join(map(str, fault.values())),
 )
-def test_what_fails_before_its_first_byte_is_answered_by_another(
+async def test_what_fails_before_its_first_byte_is_answered_by_another(
     whole: Fleet, fault: dict[str, object]
 ) -> None:
     gateway, (victim, *_) = whole.gateway, whole.backends
     victim.set_faults(fault)
-
-    async def main() -> None:
+    try:
         async with client() as session:
             load = Load(session, gateway.url, RATE_PER_S)
             await load.send(30)
             load.body = STREAMED
             await load.send(30)
             assert bad(await load.answers()) == []
-
-    try:
-        asyncio.run(main())
     finally:
         victim.set_faults()
 
@@ -223,12 +205,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.mark.parametrize("kind", ["close", "stall", "garbage"])
-def test_a_stream_that_breaks_ends_with_an_error_event(whole: Fleet, kind: str) -> None:
+async def test_a_stream_that_breaks_ends_with_an_error_event(whole: Fleet, kind: str) -> None:
     gateway, backends = whole.gateway, whole.backends
     for backend in backends:
         backend.set_faults({"fault": kind, "chunks": 15, "seconds": 30})
-
-    async def main() -> None:
+    try:
         async with client() as session:
             answer = await ask(session, gateway.url, {**STREAMED, "max_tokens": 20})
             assert answer.status == 200
@@ -237,9 +218,6 @@ def test_a_stream_that_breaks_ends_with_an_error_event(whole: Fleet, kind: str) 
             assert '"content":' in events[1]
             assert '"error":' in answer.body.decode()
             assert "[DONE]" not in answer.body.decode()
-
-    try:
-        asyncio.run(main())
     finally:
         for backend in backends:
             backend.set_faults()
@@ -255,22 +233,18 @@ def test_a_stream_that_breaks_ends_with_an_error_event(whole: Fleet, kind: str) 
     ],
     ids=lambda fault: "-".join(map(str, fault.values())),
 )
-def test_a_body_that_comes_short_never_looks_whole(whole: Fleet, fault: dict[str, object]) -> None:
+async def test_a_body_that_comes_short_never_looks_whole(whole: Fleet, fault: dict[str, object]) -> None:
     """Two bytes after the fault the next client gets an answer of its own, on a clean connection."""
     gateway, backends = whole.gateway, whole.backends
     for backend in backends:
         backend.set_faults(fault)
-
-    async def main() -> None:
-        async with client() as session:
-            answers = await asyncio.gather(*(ask(session, gateway.url) for _ in range(2)))
-            short = fault.get("bytes") == -10
-            for answer in answers:  # a length that is too small can't be told from a whole body
-                assert answer.error or answer.status >= 500 or (short and answer.status == 200)
-            for backend in backends:
-                await asyncio.to_thread(backend.set_faults)
-            after = [await ask(session, gateway.url) for _ in range(8)]
-            assert bad(after) == []
-            assert all(answer.json()["object"] == "chat.completion" for answer in after)
-
-    asyncio.run(main())
+    async with client() as session:
+        answers = await asyncio.gather(*(ask(session, gateway.url) for _ in range(2)))
+        short = fault.get("bytes") == -10
+        for answer in answers:  # a length that is too small can't be told from a whole body
+            assert answer.error or answer.status >= 500 or (short and answer.status == 200)
+        for backend in backends:
+            await asyncio.to_thread(backend.set_faults)
+        after = [await ask(session, gateway.url) for _ in range(8)]
+        assert bad(after) == []
+        assert all(answer.json()["object"] == "chat.completion" for answer in after)

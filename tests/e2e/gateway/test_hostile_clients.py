@@ -122,7 +122,7 @@ def test_oversized_heads_and_bodies(pair: Pair, request_bytes: bytes, status: in
     assert int(answer[9:12] or 0) == status, answer[:200]
 
 
-def test_slow_clients_are_ended_while_others_are_served(pair: Pair) -> None:
+async def test_slow_clients_are_ended_while_others_are_served(pair: Pair) -> None:
     gateway, _ = pair
 
     async def slow(sent: bytes) -> bytes:
@@ -142,17 +142,14 @@ def test_slow_clients_are_ended_while_others_are_served(pair: Pair) -> None:
             await asyncio.gather(ending, return_exceptions=True)
             writer.close()
 
-    async def main() -> None:
-        slow_ones = [asyncio.create_task(slow(head(b"x-a: " + b"a" * 2000))) for _ in range(50)]
-        async with client() as session:
-            assert bad([await ask(session, gateway.url) for _ in range(10)]) == []
-        for answer in await asyncio.gather(*slow_ones):
-            assert answer == b"" or answer.startswith(b"HTTP/1.1 408"), answer[:100]
-
-    asyncio.run(main())
+    slow_ones = [asyncio.create_task(slow(head(b"x-a: " + b"a" * 2000))) for _ in range(50)]
+    async with client() as session:
+        assert bad([await ask(session, gateway.url) for _ in range(10)]) == []
+    for answer in await asyncio.gather(*slow_ones):
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 408"), answer[:100]
 
 
-def test_keys_and_internal_headers_stay_here(pair: Pair) -> None:
+async def test_keys_and_internal_headers_stay_here(pair: Pair) -> None:
     gateway, backend = pair
     dangerous = {
         **BEARER,
@@ -163,22 +160,18 @@ def test_keys_and_internal_headers_stay_here(pair: Pair) -> None:
         "x-trimtab-session": "s1",
         "Proxy-Authorization": f"Bearer {KEY}",
     }
-
-    async def main() -> None:
-        async with client() as session:
-            assert (await ask(session, gateway.url, headers=dangerous)).is_good
-            for path in (f"/v1/models?key={KEY}", f"/{KEY}", f"/v1/files/{KEY}"):
-                await ask(session, gateway.url, None, path=path, method="GET")
-            wrong = await ask(session, gateway.url, headers={"Authorization": f"Bearer {KEY}x"})
-            assert wrong.status == 401
-            page = await asyncio.to_thread(gateway.admin, "/metrics")
-            assert page.status == 200
-            assert KEY.encode() not in page.body
-            for one in ("/admin/nodes", "/admin/requests/none", "/metrics"):
-                refused = await ask(session, gateway.admin_url, None, path=one, method="GET")
-                assert refused.status == 401  # a client's key opens nothing there
-
-    asyncio.run(main())
+    async with client() as session:
+        assert (await ask(session, gateway.url, headers=dangerous)).is_good
+        for path in (f"/v1/models?key={KEY}", f"/{KEY}", f"/v1/files/{KEY}"):
+            await ask(session, gateway.url, None, path=path, method="GET")
+        wrong = await ask(session, gateway.url, headers={"Authorization": f"Bearer {KEY}x"})
+        assert wrong.status == 401
+        page = await asyncio.to_thread(gateway.admin, "/metrics")
+        assert page.status == 200
+        assert KEY.encode() not in page.body
+        for one in ("/admin/nodes", "/admin/requests/none", "/metrics"):
+            refused = await ask(session, gateway.admin_url, None, path=one, method="GET")
+            assert refused.status == 401  # a client's key opens nothing there
     names = {name.lower() for name in posts(backend)[-1]["headers"]}
     assert names.isdisjoint({"authorization", "x-api-key", "cookie", "x-hop", "proxy-authorization"}), names
     assert not [name for name in names if name.startswith("x-trimtab")], names
@@ -187,40 +180,32 @@ def test_keys_and_internal_headers_stay_here(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", ["x-request-id", "x-trimtab-session", "traceparent", "x-trimtab-tenant"])
-def test_headers_cannot_be_injected(pair: Pair, name: str) -> None:
+async def test_headers_cannot_be_injected(pair: Pair, name: str) -> None:
     gateway, backend = pair
-
-    async def main() -> None:
-        for value in (b"a\rx-evil: 1", b"a\nx-evil: 1", b"a\x00b", b"a\x7fb", b"\xff\xfe", b"a" * 5000):
-            lines = (name.encode() + b": " + value, LENGTH, b"connection: close")
-            answer = await raw(gateway, head(*lines) + BODY)
-            assert b"x-evil" not in answer.lower()
-            assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
-
-    asyncio.run(main())
+    for value in (b"a\rx-evil: 1", b"a\nx-evil: 1", b"a\x00b", b"a\x7fb", b"\xff\xfe", b"a" * 5000):
+        lines = (name.encode() + b": " + value, LENGTH, b"connection: close")
+        answer = await raw(gateway, head(*lines) + BODY)
+        assert b"x-evil" not in answer.lower()
+        assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
     assert all("x-evil" not in map(str.lower, seen["headers"]) for seen in backend.requests())
 
 
-def test_only_listed_paths_are_relayed(pair: Pair) -> None:
+async def test_only_listed_paths_are_relayed(pair: Pair) -> None:
     gateway, backend = pair
     before = len(posts(backend))
-
-    async def main() -> None:
-        for path in (
-            b"/reset_prefix_cache",
-            b"/v1/../reset_prefix_cache",
-            b"/v1/chat/completions/../../../sleep",
-            b"/v1/%2e%2e/load_lora_adapter",
-            b"//sleep",
-            b"/v1/chat%2fcompletions",
-            b"http://127.0.0.1/sleep",
-            b"/_demo/stats",
-            b"/metrics",
-        ):
-            answer = await raw(gateway, head(LENGTH, b"connection: close", path=path) + BODY)
-            assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400", b"HTTP/1.1 405")), (path, answer[:99])
-
-    asyncio.run(main())
+    for path in (
+        b"/reset_prefix_cache",
+        b"/v1/../reset_prefix_cache",
+        b"/v1/chat/completions/../../../sleep",
+        b"/v1/%2e%2e/load_lora_adapter",
+        b"//sleep",
+        b"/v1/chat%2fcompletions",
+        b"http://127.0.0.1/sleep",
+        b"/_demo/stats",
+        b"/metrics",
+    ):
+        answer = await raw(gateway, head(LENGTH, b"connection: close", path=path) + BODY)
+        assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400", b"HTTP/1.1 405")), (path, answer[:99])
     assert len(posts(backend)) == before
 
 

@@ -79,26 +79,22 @@ async def _stream(session: aiohttp.ClientSession, name: str, book: Book) -> None
                 book.served.append((name, W_OUTPUT))
 
 
-def test_two_backlogged_tenants_stay_within_vtcs_bound(stage: Stage) -> None:
+async def test_two_backlogged_tenants_stay_within_vtcs_bound(stage: Stage) -> None:
     """Sheng et al., OSDI 2024, theorem 4.4: |W_f(t1, t2) - W_g(t1, t2)| ≤ 2 max(w_p L_input, w_q M)."""
     book = Book()
-
-    async def main() -> None:
-        async with session_of(stage, "flood") as flood, session_of(stage, "steady") as steady:
-            tasks = [asyncio.create_task(_stream(flood, "flood", book)) for _ in range(70)]
-            queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            # It has used something when the other comes
-            await until(lambda: len(book.begun) >= 2 * SLOTS)
-            await asyncio.to_thread(_switch, stage, "drain")  # nobody is served until both wait
-            tasks += [asyncio.create_task(_stream(steady, "steady", book)) for _ in range(15)]
-            await asyncio.to_thread(wait_until, queued, lambda n: n >= 45)
-            await asyncio.to_thread(_in_flight, stage, "fair", 0)
-            before = len(book.served)
-            await asyncio.to_thread(_switch, stage, "undrain")
-            await asyncio.gather(*tasks)
-            del book.served[:before]
-
-    asyncio.run(main())
+    async with session_of(stage, "flood") as flood, session_of(stage, "steady") as steady:
+        tasks = [asyncio.create_task(_stream(flood, "flood", book)) for _ in range(70)]
+        queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
+        # It has used something when the other comes
+        await until(lambda: len(book.begun) >= 2 * SLOTS)
+        await asyncio.to_thread(_switch, stage, "drain")  # nobody is served until both wait
+        tasks += [asyncio.create_task(_stream(steady, "steady", book)) for _ in range(15)]
+        await asyncio.to_thread(wait_until, queued, lambda n: n >= 45)
+        await asyncio.to_thread(_in_flight, stage, "fair", 0)
+        before = len(book.served)
+        await asyncio.to_thread(_switch, stage, "undrain")
+        await asyncio.gather(*tasks)
+        del book.served[:before]
     ends = [k for k, (name, tokens) in enumerate(book.served) if name == "steady" and tokens > W_OUTPUT]
     while_both_wait = book.served[: ends[-1] + 1]  # until the last of the smaller one begins
     gap = list(accumulate(tokens if name == "flood" else -tokens for name, tokens in while_both_wait))
@@ -122,44 +118,37 @@ def _in_flight(stage: Stage, node: str, count: int) -> None:
     wait_until(lambda: stage.gateway.metric("trimtab_in_flight", node=node), lambda n: n == count)
 
 
-def test_background_work_fills_spare_capacity_only(stage: Stage) -> None:
-    async def main() -> None:
-        async with session_of(stage, "nightly") as nightly, session_of(stage, "steady") as steady:
-            background = [asyncio.create_task(_held(nightly, "wide")) for _ in range(4)]
-            queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
-            _in_flight(stage, "wide", 2)  # half of the node is kept free of it
-            normal = [await asyncio.wait_for(_held(steady, "wide"), 90) for _ in range(2)]
-            late = asyncio.create_task(_held(steady, "wide"))
-            await asyncio.to_thread(wait_until, queued, lambda n: n == 3)
-            done, _ = await asyncio.wait(background, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result().close()  # a place is free: not for the background that came first
-            normal.append(await asyncio.wait_for(late, 90))
-            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
-            for response in normal:
-                response.close()
-            for task in background:
-                task.cancel()
-            for outcome in await asyncio.gather(*background, return_exceptions=True):
-                if isinstance(outcome, aiohttp.ClientResponse):
-                    outcome.close()
-        await asyncio.to_thread(_in_flight, stage, "wide", 0)  # clients that leave free their places
-
-    asyncio.run(main())
+async def test_background_work_fills_spare_capacity_only(stage: Stage) -> None:
+    async with session_of(stage, "nightly") as nightly, session_of(stage, "steady") as steady:
+        background = [asyncio.create_task(_held(nightly, "wide")) for _ in range(4)]
+        queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
+        await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
+        _in_flight(stage, "wide", 2)  # half of the node is kept free of it
+        normal = [await asyncio.wait_for(_held(steady, "wide"), 90) for _ in range(2)]
+        late = asyncio.create_task(_held(steady, "wide"))
+        await asyncio.to_thread(wait_until, queued, lambda n: n == 3)
+        done, _ = await asyncio.wait(background, return_when=asyncio.FIRST_COMPLETED)
+        done.pop().result().close()  # a place is free: not for the background that came first
+        normal.append(await asyncio.wait_for(late, 90))
+        await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
+        for response in normal:
+            response.close()
+        for task in background:
+            task.cancel()
+        for outcome in await asyncio.gather(*background, return_exceptions=True):
+            if isinstance(outcome, aiohttp.ClientResponse):
+                outcome.close()
+    await asyncio.to_thread(_in_flight, stage, "wide", 0)  # clients that leave free their places
 
 
-def test_capacity_counts_tokens_too(stage: Stage) -> None:
+async def test_capacity_counts_tokens_too(stage: Stage) -> None:
     """Of 8 requests that the node would take only 2 fit into its 300 tokens."""
-
-    async def main() -> None:
-        async with session_of(stage, "steady") as session:
-            tasks = [asyncio.create_task(_held(session, "filled", 130)) for _ in range(4)]
-            queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
-            await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
-            assert stage.gateway.metric("trimtab_in_flight", node="filled") == 2
-            for done in asyncio.as_completed(tasks):  # a client that leaves makes room for the next
-                response = await asyncio.wait_for(done, 90)
-                assert response.status == 200
-                response.close()
-
-    asyncio.run(main())
+    async with session_of(stage, "steady") as session:
+        tasks = [asyncio.create_task(_held(session, "filled", 130)) for _ in range(4)]
+        queued = lambda: stage.gateway.metric("trimtab_queue_length")  # noqa: E731
+        await asyncio.to_thread(wait_until, queued, lambda n: n == 2)
+        assert stage.gateway.metric("trimtab_in_flight", node="filled") == 2
+        for done in asyncio.as_completed(tasks):  # a client that leaves makes room for the next
+            response = await asyncio.wait_for(done, 90)
+            assert response.status == 200
+            response.close()

@@ -192,32 +192,26 @@ def test_priorities_order_the_queue(stage: Stage) -> None:
     assert asyncio.run(_order(stage, KEY, ["0", "5", "2"])) == ["0", "5", "2"]
 
 
-def test_a_deadline_that_passes_in_the_queue(stage: Stage) -> None:
-    async def main() -> None:
-        headers = {"Authorization": f"Bearer {KEY}"}
-        session = aiohttp.ClientSession(stage.gateway.url, headers=headers)
-        async with session, _long(session):
-            late = await asyncio.to_thread(say, stage, "one", x_trimtab_deadline_ms="50")
-            assert (late.status, late.json()["error"]["code"]) == (504, "deadline")
-        assert say(stage, "one", x_trimtab_deadline_ms="30000").status == 200
-        assert say(stage, "one", x_trimtab_deadline_ms="soon").status == 400
-
-    asyncio.run(main())
+async def test_a_deadline_that_passes_in_the_queue(stage: Stage) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    session = aiohttp.ClientSession(stage.gateway.url, headers=headers)
+    async with session, _long(session):
+        late = await asyncio.to_thread(say, stage, "one", x_trimtab_deadline_ms="50")
+        assert (late.status, late.json()["error"]["code"]) == (504, "deadline")
+    assert say(stage, "one", x_trimtab_deadline_ms="30000").status == 200
+    assert say(stage, "one", x_trimtab_deadline_ms="soon").status == 400
 
 
-def test_a_tenants_concurrency_and_tokens(stage: Stage) -> None:
-    async def main() -> None:
-        headers = {"Authorization": f"Bearer {SMALL}"}
-        async with aiohttp.ClientSession(stage.gateway.url, headers=headers) as session:
-            async with _long(session):
-                waiting = asyncio.create_task(asyncio.to_thread(say, stage, "one", key=SMALL))
-                await asyncio.to_thread(_queued, stage, 1)
-                third = await asyncio.to_thread(say, stage, "one", key=SMALL)
-                assert (third.status, third.json()["error"]["code"]) == (429, "concurrency_limit")
-                assert int(third.headers["retry-after"]) >= 1
-            assert (await waiting).status == 200
-
-    asyncio.run(main())
+async def test_a_tenants_concurrency_and_tokens(stage: Stage) -> None:
+    headers = {"Authorization": f"Bearer {SMALL}"}
+    async with aiohttp.ClientSession(stage.gateway.url, headers=headers) as session:
+        async with _long(session):
+            waiting = asyncio.create_task(asyncio.to_thread(say, stage, "one", key=SMALL))
+            await asyncio.to_thread(_queued, stage, 1)
+            third = await asyncio.to_thread(say, stage, "one", key=SMALL)
+            assert (third.status, third.json()["error"]["code"]) == (429, "concurrency_limit")
+            assert int(third.headers["retry-after"]) >= 1
+        assert (await waiting).status == 200
     assert say(stage, "one", key=SMALL).status == 200
     body = chat("beta", max_tokens=50)
     answers = [stage.gateway.call("/v1/chat/completions", body, key=TOKENS) for _ in range(3)]
