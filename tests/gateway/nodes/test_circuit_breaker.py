@@ -4,17 +4,15 @@ import asyncio
 
 import pytest
 
-from support.gateway.node_world import Traffic, VirtualLoop, fleet_of
+from support.gateway.node_world import VirtualLoop, watched
 from trimtab.gateway.model import Cause, Health
-from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.node_state import Hold
 
 pytestmark = pytest.mark.event_loop(factory=VirtualLoop)
 
 
 async def test_failures_to_connect_open_it_for_growing_times_and_a_trial_closes_it() -> None:
-    manager = HealthManager(fleet_of(1, max_requests=10))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(1, max_requests=10)
     node = fleet.nodes[0]
     traffic.bad(node, Cause.CONNECT)
     assert fleet.gets_work(node)
@@ -33,12 +31,10 @@ async def test_failures_to_connect_open_it_for_growing_times_and_a_trial_closes_
     assert fleet.gets_work(node)
     await asyncio.sleep(30)
     assert fleet.allowed_requests(node, fleet.loop.time()) == 10
-    fleet.close()
 
 
 async def test_attempts_begun_before_it_opened_do_not_open_it_longer() -> None:
-    manager = HealthManager(fleet_of(1))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(1)
     node = fleet.nodes[0]
     begun = [traffic.begin(node)[0] for _ in range(20)]
     await asyncio.sleep(0.1)
@@ -46,47 +42,39 @@ async def test_attempts_begun_before_it_opened_do_not_open_it_longer() -> None:
         traffic.lose(exchange, Cause.CONNECT)
     await asyncio.sleep(0.51)
     assert fleet.gets_work(node)
-    fleet.close()
 
 
 async def test_all_nodes_may_be_open_at_once_and_come_back() -> None:
-    manager = HealthManager(fleet_of(3))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(3)
     for node in fleet.nodes * 2:
         traffic.bad(node, Cause.CONNECT)
     assert not any(fleet.gets_work(node) for node in fleet.nodes)
     await asyncio.sleep(0.6)
     assert all(fleet.gets_work(node) for node in fleet.nodes)
-    fleet.close()
 
 
 async def test_a_check_that_came_through_ends_the_wait() -> None:
-    manager = HealthManager(fleet_of(1))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    manager, fleet, traffic = watched(1)
     for _ in range(2):
         traffic.bad(fleet.nodes[0], Cause.CONNECT)
     manager.breaker.check_passed(fleet.nodes[0])
     assert fleet.gets_work(fleet.nodes[0])
-    fleet.close()
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 422])
 async def test_answers_of_4xx_and_clients_that_leave_never_count(status: int) -> None:
-    manager = HealthManager(fleet_of(4))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    manager, fleet, traffic = watched(4)
     for _ in range(200):
         traffic.good(fleet.nodes[0], status)
         traffic.abort(traffic.begin(fleet.nodes[0])[0])
     manager.ejection.compare()
     assert fleet.gets_work(fleet.nodes[0])
     assert fleet.nodes[0].health is Health.UP
-    fleet.close()
 
 
 @pytest.mark.parametrize(("wished_s", "pause_s"), [(3.0, 3.0), (500.0, 10.0), (0.0, 0.2)])
 async def test_back_pressure_is_a_pause_and_no_fault(wished_s: float, pause_s: float) -> None:
-    manager = HealthManager(fleet_of(1, max_requests=10))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(1, max_requests=10)
     node = fleet.nodes[0]
     traffic.bad(node, Cause.BUSY, status=503)
     await asyncio.sleep(0.11)
@@ -98,12 +86,10 @@ async def test_back_pressure_is_a_pause_and_no_fault(wished_s: float, pause_s: f
     await asyncio.sleep(0.02)
     assert fleet.gets_work(node)
     assert fleet.allowed_requests(node, fleet.loop.time()) == 10  # no trial, no ramp
-    fleet.close()
 
 
 async def test_a_burst_of_429_is_one_pause_and_pauses_in_a_row_grow() -> None:
-    manager = HealthManager(fleet_of(1))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(1)
     node = fleet.nodes[0]
     burst = [traffic.begin(node)[0] for _ in range(50)]
     await asyncio.sleep(0.01)
@@ -119,12 +105,10 @@ async def test_a_burst_of_429_is_one_pause_and_pauses_in_a_row_grow() -> None:
     traffic.good(node)
     traffic.bad(node, Cause.BUSY, status=503)
     assert fleet.state(node).until_s[Hold.BUSY] - fleet.loop.time() == pytest.approx(0.1)
-    fleet.close()
 
 
 async def test_a_429_is_about_the_request_and_pauses_no_node() -> None:
-    manager = HealthManager(fleet_of(2, max_requests=10, auto=True))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(2, max_requests=10, auto=True)
     for node in fleet.nodes:
         traffic.good(node)
     before = [node.max_requests for node in fleet.nodes]
@@ -134,20 +118,17 @@ async def test_a_429_is_about_the_request_and_pauses_no_node() -> None:
             traffic.good(node, status=429)  # handed on as a response
     assert all(fleet.gets_work(node) for node in fleet.nodes)
     assert [node.max_requests for node in fleet.nodes] == before
-    fleet.close()
 
 
 async def test_a_node_may_declare_that_its_429_is_about_itself() -> None:
-    manager = HealthManager(fleet_of(1, is_429_its_own=True))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    _, fleet, traffic = watched(1, is_429_its_own=True)
+    node = fleet.nodes[0]
     traffic.good(node, status=429)
-    assert Hold.BUSY in manager.fleet.state(node).holds
-    manager.fleet.close()
+    assert Hold.BUSY in fleet.state(node).holds
 
 
 async def test_one_request_that_every_node_refuses_pauses_the_first_for_a_moment_and_no_other() -> None:
-    manager = HealthManager(fleet_of(3))
-    fleet, traffic = manager.fleet, Traffic(manager.observer)
+    _, fleet, traffic = watched(3)
     first, *others = fleet.nodes
     exchange, _ = traffic.begin(first)
     traffic.fail(exchange, Cause.BUSY, status=503, retry_after_s=600.0)
@@ -160,12 +141,10 @@ async def test_one_request_that_every_node_refuses_pauses_the_first_for_a_moment
     traffic.bad(first, Cause.BUSY, status=503, retry_after_s=3.0)  # of another request
     await asyncio.sleep(2.9)
     assert not fleet.gets_work(first)
-    fleet.close()
 
 
 async def test_a_503_that_was_handed_on_as_a_response_is_back_pressure_too() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    _, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     traffic.good(node, status=503)
-    assert Hold.BUSY in manager.fleet.state(node).holds
-    manager.fleet.close()
+    assert Hold.BUSY in fleet.state(node).holds

@@ -34,7 +34,6 @@ async def test_a_node_that_fails_goes_down_and_comes_back() -> None:
         assert fleet.problems == {}
         assert fleet.state(node).is_on_trial
         await checker.close()
-        fleet.close()
 
 
 async def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
@@ -50,7 +49,6 @@ async def test_one_failure_of_a_node_that_was_up_changes_nothing() -> None:
         await until(lambda: "node n0" in fleet.problems)
         assert fleet.gets_work(node)
         await checker.close()
-        fleet.close()
 
 
 async def test_a_failure_is_repeated_at_once_and_not_after_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +66,6 @@ async def test_a_failure_is_repeated_at_once_and_not_after_a_period(monkeypatch:
         checker.check_now(node)
         await until(lambda: fleet.gets_work(node))
         await checker.close()
-        fleet.close()
 
 
 def test_an_unreachable_node_is_reported_at_once_and_found_later() -> None:
@@ -121,7 +118,6 @@ async def test_checks_carry_the_nodes_key_and_follow_no_redirect() -> None:
         assert "redirects" in node.reason
         assert set(backend.seen) == {("/health", f"gpu-1:{backend.port}", "Bearer abc")}
         await checker.close()
-        fleet.close()
 
 
 async def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
@@ -135,7 +131,6 @@ async def test_without_a_health_path_the_list_of_models_is_the_check() -> None:
         await until(lambda: fleet.nodes[0].health is Health.DOWN)
         assert "credentials" in fleet.nodes[0].reason
         await checker.close()
-        fleet.close()
 
 
 @pytest.mark.parametrize("is_excused", [True, False])
@@ -158,7 +153,6 @@ async def test_a_check_that_times_out_during_a_long_prefill_says_nothing(is_excu
         assert fleet.gets_work(node) is is_excused
         backend.is_silent = False
         await checker.close()
-        fleet.close()
 
 
 async def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_checks_can_restart() -> None:
@@ -179,7 +173,6 @@ async def test_nodes_that_come_later_are_checked_and_removed_ones_no_more_and_ch
         await until(lambda: len(backend.seen) > n_seen)
         assert again is node
         await checker.close()
-        fleet.close()
 
 
 async def test_a_node_that_drips_an_endless_answer_fails_its_check() -> None:
@@ -229,4 +222,3 @@ async def test_a_drained_node_stays_drained_whatever_its_checks_say() -> None:
         await until(lambda: len(backend.seen) > 5)
         assert Hold.DRAINING in fleet.state(node).holds
         await checker.close()
-        fleet.close()

@@ -124,7 +124,6 @@ async def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> 
         backend.is_silent = False
         await until(lambda: fleet.gets_work(node))
         await manager.close()
-        fleet.close()
 
 
 @pytest.mark.parametrize("drain_s", [60.0, 0.0], ids=["drained", "out of time"])
@@ -147,4 +146,3 @@ async def test_a_removed_node_comes_back_without_its_past(drain_s: float) -> Non
     traffic.bad(node, Cause.RESET)
     assert fleet.gets_work(node)
     assert manager.capacity.limit(node) is not first_limit
-    fleet.close()

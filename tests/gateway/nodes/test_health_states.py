@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.gateway.node_world import fleet_of, run_virtual
+from support.gateway.node_world import VirtualLoop, fleet_of
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.health_rule import SlowStart, SlowStartOptions
 from trimtab.gateway.nodes.node_state import TRANSITIONS, Effect, HealthEvent, Hold, NodeState, Phase
@@ -47,7 +47,6 @@ async def test_every_event_in_every_phase_has_the_effect_of_the_table(
         assert (state.ramp_timer is not None) is (effect in (Effect.BEGIN_TRIAL, Effect.BEGIN_RAMP))
         assert timer is None or timer.cancelled()
     assert slow_start.on_trial == ({node.idx} if expected is Phase.TRIAL else set())
-    fleet.close()
 
 
 _STEP = st.one_of(
@@ -83,7 +82,8 @@ def test_whatever_happens_phase_holds_and_capacity_agree(steps: list[tuple[str, 
             _check(fleet.state(node), allowed, fleet.gets_work(node))
         fleet.close()
 
-    run_virtual(main)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
 
 
 def test_the_guide_has_the_table_and_the_figure_of_the_code() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway.node_world import Heard, Traffic, VirtualLoop, fleet_of
+from support.gateway.node_world import Heard, Traffic, VirtualLoop, fleet_of, watched
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Health, Node
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
@@ -21,28 +21,23 @@ pytestmark = pytest.mark.event_loop(factory=VirtualLoop)
 
 
 async def test_a_long_prefill_is_no_freeze() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    manager, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     exchange, attempt = traffic.begin(node, estimate_s=20, stream=True)
     await asyncio.sleep(40)
-    assert manager.fleet.gets_work(node)
+    assert fleet.gets_work(node)
     assert manager.inactivity.is_within_prediction(node)
-    assert manager.inactivity.age_s(node, manager.fleet.loop.time()) == pytest.approx(40)
+    assert manager.inactivity.age_s(node, fleet.loop.time()) == pytest.approx(40)
     traffic.byte(attempt)
     traffic.finish(exchange)
-    assert manager.inactivity.age_s(node, manager.fleet.loop.time()) == 0
+    assert manager.inactivity.age_s(node, fleet.loop.time()) == 0
     manager.inactivity.close()
-    manager.fleet.close()
 
 
 async def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it() -> None:
-    manager = HealthManager(fleet_of(1, max_requests=10))
-    traffic, node, fleet = (
-        Traffic(manager.observer),
-        manager.fleet.nodes[0],
-        manager.fleet,
-    )
+    manager, fleet, traffic = watched(1, max_requests=10)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     for _ in range(20):  # it learns that the first byte comes after a tenth of the prediction
         exchange, attempt = traffic.begin(node, estimate_s=10)
@@ -60,12 +55,11 @@ async def test_a_first_byte_that_is_overdue_makes_a_suspect_and_a_byte_clears_it
     assert fleet.gets_work(node)
     assert fleet.allowed_requests(node, fleet.loop.time()) == 10
     manager.inactivity.close()
-    fleet.close()
 
 
 async def test_a_stream_that_stops_makes_a_suspect_after_its_usual_gaps() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    manager, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     for _ in range(3):
         exchange, attempt = traffic.begin(node, estimate_s=5, stream=True)
@@ -78,34 +72,28 @@ async def test_a_stream_that_stops_makes_a_suspect_after_its_usual_gaps() -> Non
     await asyncio.sleep(0.1)
     traffic.byte(attempt)
     await asyncio.sleep(0.9)
-    assert manager.fleet.gets_work(node)
+    assert fleet.gets_work(node)
     await asyncio.sleep(4)
     assert node.health is Health.SUSPECT
     manager.inactivity.close()
-    manager.fleet.close()
 
 
 async def test_one_stuck_request_beside_others_that_flow_is_no_freeze() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    manager, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     traffic.begin(node, estimate_s=0.1)
     _, other = traffic.begin(node, estimate_s=100, stream=True)
     for _ in range(100):
         await asyncio.sleep(0.3)
         traffic.byte(other)
-        assert manager.fleet.gets_work(node)
+        assert fleet.gets_work(node)
     manager.inactivity.close()
-    manager.fleet.close()
 
 
 async def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node, fleet = (
-        Traffic(manager.observer),
-        manager.fleet.nodes[0],
-        manager.fleet,
-    )
+    manager, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     traffic.begin(node, estimate_s=1)  # nothing is known of its class: three times the prediction
     await asyncio.sleep(3.3)
@@ -117,7 +105,6 @@ async def test_an_answered_check_clears_a_suspect_and_doubles_the_patience() -> 
     await asyncio.sleep(0.8)
     assert not fleet.gets_work(node)
     manager.inactivity.close()
-    fleet.close()
 
 
 async def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_than_any_before() -> None:
@@ -141,12 +128,11 @@ async def test_a_healthy_node_is_not_withheld_for_a_request_that_takes_longer_th
     await asyncio.sleep(1)
     assert len(asked) == 3
     rule.close()
-    fleet.close()
 
 
 async def test_what_a_frozen_node_has_not_begun_to_answer_moves_after_a_second_without_a_sign() -> None:
-    manager = HealthManager(fleet_of(1, max_requests=10))
-    traffic, node = Traffic(manager.observer), manager.fleet.nodes[0]
+    manager, fleet, traffic = watched(1, max_requests=10)
+    node = fleet.nodes[0]
     asked: list[Attempt] = []
     _, silent = traffic.begin(node, estimate_s=1, moves=asked)
     _, streams = traffic.begin(node, estimate_s=1, stream=True, moves=asked)
@@ -162,7 +148,6 @@ async def test_what_a_frozen_node_has_not_begun_to_answer_moves_after_a_second_w
     await asyncio.sleep(1)
     assert not asked  # it was only slow
     manager.inactivity.close()
-    manager.fleet.close()
 
 
 SERVER = """
@@ -220,4 +205,3 @@ async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
     for exchange in begun:
         traffic.finish(exchange)
     await manager.close()
-    fleet.close()

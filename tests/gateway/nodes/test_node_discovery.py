@@ -51,7 +51,6 @@ async def test_a_watched_file(tmp_path: Path) -> None:
     assert names(fleet) == ["n0", "b", "c"]
     assert fleet.known("b").max_requests == 7
     assert fleet.known("b").idx == 2
-    fleet.close()
 
 
 async def test_bad_content_keeps_the_old_list_and_is_reported_until_it_is_right(tmp_path: Path) -> None:
@@ -73,7 +72,6 @@ async def test_bad_content_keeps_the_old_list_and_is_reported_until_it_is_right(
     await source.look()
     await source.look()
     assert (names(fleet), fleet.problems) == ([], {})
-    fleet.close()
 
 
 async def test_one_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -82,7 +80,6 @@ async def test_one_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
     problems = reconcile(fleet, "file:f", bad)
     assert names(fleet) == ["n0", "z"]
     assert [problem.split(":")[0] for problem in problems] == ["n0", "x", "y"]
-    fleet.close()
 
 
 async def test_what_a_registered_node_names_is_not_looked_at_unless_it_may(tmp_path: Path) -> None:
@@ -115,7 +112,6 @@ async def test_a_node_with_another_url_works_at_once_while_the_old_one_drains() 
     old.in_flight = 0
     await asyncio.sleep(0.2)
     assert heard.events == [("switch", "a"), ("added", "a"), ("removed", "a")]
-    fleet.close()
 
 
 async def test_addresses_of_a_name_come_and_go() -> None:
@@ -152,7 +148,6 @@ async def test_addresses_of_a_name_come_and_go() -> None:
     assert names(fleet) == ["llm-10.0.0.1"]
     assert fleet.known("llm-10.0.0.1").idx == 0  # the one that was there before
     assert fleet.problems == {}
-    fleet.close()
 
 
 async def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
@@ -167,4 +162,3 @@ async def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
         await until(lambda: len(names(fleet)) >= 2)
         await file.close()
         await dns.close()
-    fleet.close()

@@ -29,7 +29,6 @@ async def test_a_node_gets_work_while_nothing_holds_it_and_listeners_hear_of_the
     fleet.release(node, Hold.BUSY)
     assert fleet.gets_work(node)
     assert [event for event, _ in heard.events if event == "switch"] == ["switch"] * 2
-    fleet.close()
 
 
 async def test_a_hold_for_a_time_ends_by_itself() -> None:
@@ -40,7 +39,6 @@ async def test_a_hold_for_a_time_ends_by_itself() -> None:
     assert not fleet.gets_work(fleet.nodes[0])
     await asyncio.sleep(0.2)
     assert fleet.gets_work(fleet.nodes[0])
-    fleet.close()
 
 
 async def test_after_a_fault_a_node_is_on_trial_and_then_warms_up() -> None:
@@ -59,7 +57,6 @@ async def test_after_a_fault_a_node_is_on_trial_and_then_warms_up() -> None:
         allowed.append(fleet.allowed_requests(node, loop.time()))
         await asyncio.sleep(2.5)
     assert allowed == [2, 5, 10, 15, 20]
-    fleet.close()
 
 
 async def test_a_trial_that_nothing_came_for_ends_by_itself() -> None:
@@ -74,7 +71,6 @@ async def test_a_trial_that_nothing_came_for_ends_by_itself() -> None:
     await asyncio.sleep(20)
     assert fleet.ramp_frac(node, loop.time()) == 1.0
     assert heard.events.count(("capacity", "n0")) >= 10  # told of each step
-    fleet.close()
 
 
 async def test_a_removed_node_finishes_its_work_first() -> None:
@@ -91,7 +87,6 @@ async def test_a_removed_node_finishes_its_work_first() -> None:
     assert fleet.find("n0") is None
     assert [each.idx for each in fleet.nodes] == [0, 1]
     assert fleet.present() == [fleet.nodes[1]]
-    fleet.close()
 
 
 async def test_a_removed_node_that_is_never_idle_is_gone_when_its_time_is_up() -> None:
@@ -103,7 +98,6 @@ async def test_a_removed_node_that_is_never_idle_is_gone_when_its_time_is_up() -
     assert ("removed", "n0") not in heard.events
     await asyncio.sleep(0.2)
     assert ("removed", "n0") in heard.events
-    fleet.close()
 
 
 async def test_a_node_that_comes_back_as_it_was_has_its_index_again_and_another_one_has_a_new_one() -> None:
@@ -115,7 +109,6 @@ async def test_a_node_that_comes_back_as_it_was_has_its_index_again_and_another_
     fleet.remove("n0")
     other = fleet.add(spec("n0", url="http://127.0.0.1:10"))
     assert (other.idx, fleet.find("n0")) == (1, other)
-    fleet.close()
 
 
 async def test_a_name_in_use_is_refused_and_so_is_an_unknown_one() -> None:
@@ -129,7 +122,6 @@ async def test_a_name_in_use_is_refused_and_so_is_an_unknown_one() -> None:
         fleet.add(spec("n0"))
     fleet.undrain("n0")
     assert fleet.gets_work(fleet.nodes[0])
-    fleet.close()
 
 
 async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(
@@ -147,7 +139,6 @@ async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(
     with pytest.raises(ConfigError, match="printable ASCII") as refused:
         fleet.add(spec("c", api_key_env="BAD"))
     assert "X: y" not in str(refused.value)
-    fleet.close()
 
 
 async def test_certificates_that_cannot_be_read_are_an_error_that_names_the_file() -> None:
@@ -158,7 +149,6 @@ async def test_certificates_that_cannot_be_read_are_an_error_that_names_the_file
         fleet.add(spec(url="http://localhost", ca_file="nowhere.pem"))
     assert fleet.add(spec(url="https://localhost")).ssl is not None
     assert fleet.nodes[0].port == 443
-    fleet.close()
 
 
 async def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
@@ -170,7 +160,6 @@ async def test_declared_models_stay_and_adapters_for_them_are_added() -> None:
     fleet.set_listing(node, Listing(("big", "small"), {"law": "big", "verse": "small"}))
     assert heard.events == [("models", "n0"), ("adapters", "n0")]
     assert fleet.state(node).held_adapters == {"law"}, "`mine` it may have to load"
-    fleet.close()
 
 
 async def test_what_was_wrong_with_a_node_goes_with_it() -> None:
@@ -180,7 +169,6 @@ async def test_what_was_wrong_with_a_node_goes_with_it() -> None:
     fleet.report("node n1", "no answer")
     fleet.remove("n0")
     assert fleet.problems == {"node n1": "no answer"}
-    fleet.close()
 
 
 async def test_a_dead_node_is_not_logged_as_up_between_its_trials(caplog: pytest.LogCaptureFixture) -> None:
@@ -196,4 +184,3 @@ async def test_a_dead_node_is_not_logged_as_up_between_its_trials(caplog: pytest
     assert not any(record.getMessage() == "node n0: up" for record in caplog.records)
     fleet.checked(node, "")
     assert [record.getMessage() for record in caplog.records[-1:]] == ["node n0: up"]
-    fleet.close()

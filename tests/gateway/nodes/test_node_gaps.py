@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of
+from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, watched
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause, Exchange, Health
 from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
@@ -80,16 +80,11 @@ async def test_nothing_beats_while_nothing_is_under_way() -> None:
     await asyncio.sleep(10.0)
     assert len(beats) == 11
     manager.inactivity.close()
-    manager.fleet.close()
 
 
 async def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> None:
-    manager = HealthManager(fleet_of(1))
-    traffic, node, fleet = (
-        Traffic(manager.observer),
-        manager.fleet.nodes[0],
-        manager.fleet,
-    )
+    manager, fleet, traffic = watched(1)
+    node = fleet.nodes[0]
     manager.inactivity.start()
     moves: list[Attempt] = []
     traffic.begin(node, estimate_s=1, moves=moves)  # nothing is known of its class: 3 s are allowed
@@ -105,7 +100,6 @@ async def test_time_in_which_the_gateway_did_not_run_is_nobodys_silence() -> Non
     await asyncio.sleep(0.3)
     assert moves
     manager.inactivity.close()
-    fleet.close()
 
 
 class Told(HealthRule):
@@ -156,4 +150,3 @@ async def test_a_check_that_spans_a_gap_is_void_and_done_again_at_once() -> None
         assert node.health is Health.UP
         assert fleet.problems == {}
         await checker.close()
-        fleet.close()

@@ -151,7 +151,6 @@ async def test_a_page_is_fetched_once_for_all_nodes_with_the_key_only_where_it_b
         assert [seen[2] for seen in machine.seen] == [""]
         assert {seen[2] for seen in backend.seen} == {"Bearer abc"}
         await poller.close()
-        fleet.close()
 
 
 async def test_old_reports_are_taken_away_and_marked() -> None:
@@ -173,7 +172,6 @@ async def test_old_reports_are_taken_away_and_marked() -> None:
         await until(lambda: node.reported.get("waiting") == 6.0)
         assert fleet.problems == {}
         await poller.close()
-        fleet.close()
 
 
 async def test_a_page_that_is_garbage_does_no_harm() -> None:
@@ -185,7 +183,6 @@ async def test_a_page_that_is_garbage_does_no_harm() -> None:
         assert "running" not in fleet.nodes[0].reported
         assert "machine page of n0" in fleet.problems
         await poller.close()
-        fleet.close()
 
 
 @pytest.mark.event_loop(factory=VirtualLoop)
@@ -194,7 +191,6 @@ async def test_nodes_that_name_no_pages_are_not_polled() -> None:
     poller = Poller(fleet)
     await poller.poll()
     await poller.close()
-    fleet.close()
 
 
 @pytest.mark.skipif(

@@ -80,7 +80,6 @@ async def test_it_stays_with_its_tenant_with_a_history_of_good_requests_too(happ
     assert world.open_to(A) == [2, 3]
     await asyncio.sleep(10.1)
     assert world.open_to(A) == [0, 1, 2, 3]
-    world.fleet.close()
 
 
 async def test_one_burst_of_a_tenant_ejects_a_node_once() -> None:
@@ -90,7 +89,6 @@ async def test_one_burst_of_a_tenant_ejects_a_node_once() -> None:
     world.bad(node, A, Cause.RESET, 20)
     until_s = world.fleet.tenant_holds.until_s(node, Hold.OUTLIER, A.name)
     assert until_s - world.fleet.loop.time() == pytest.approx(5.0), "not 16 times in a row"
-    world.fleet.close()
 
 
 @pytest.mark.parametrize(("happen", "cause"), [(refused, Cause.BUSY), (reset, Cause.RESET)])
@@ -102,7 +100,6 @@ async def test_a_second_tenant_confirms_it_for_all(happen: Happening, cause: Cau
     assert world.open_to(B) == [0, 1, 2, 3]
     world.bad(world.fleet.nodes[0], B, cause)
     assert world.open_to(Tenant("c", 2)) == [1, 2, 3]
-    world.fleet.close()
 
 
 async def test_a_success_rate_that_is_low_without_the_worst_tenant_too_is_the_nodes() -> None:
@@ -116,7 +113,6 @@ async def test_a_success_rate_that_is_low_without_the_worst_tenant_too_is_the_no
                 world.good(node, tenant)
     world.manager.ejection.compare()
     assert [world.fleet.gets_work(node) for node in world.fleet.nodes] == [False, True, True, True]
-    world.fleet.close()
 
 
 @CAUSES
@@ -129,7 +125,6 @@ async def test_a_tenant_alone_withholds_it_from_all_until_another_comes(happen: 
     assert not world.fleet.gets_work(world.fleet.nodes[0])  # as strict as ever while nobody else is there
     assert world.open_to(B) == [0, 1, 2, 3]
     assert world.open_to(A) == [1, 2, 3]
-    world.fleet.close()
 
 
 async def test_a_good_answer_to_another_tenant_tells_that_the_node_has_room() -> None:
@@ -139,7 +134,6 @@ async def test_a_good_answer_to_another_tenant_tells_that_the_node_has_room() ->
         world.bad(node, A, Cause.BUSY, retry_after_s=8.0)
         world.good(node, B)
     assert Hold.BUSY not in world.fleet.state(node).holds
-    world.fleet.close()
 
 
 async def test_one_tenants_refusals_do_not_shrink_the_capacity_of_all() -> None:
@@ -151,7 +145,6 @@ async def test_one_tenants_refusals_do_not_shrink_the_capacity_of_all() -> None:
     assert node.max_requests == before
     world.bad(node, B, Cause.BUSY, 1)
     assert node.max_requests < before
-    world.fleet.close()
 
 
 async def test_a_node_that_goes_leaves_nothing_behind() -> None:
@@ -160,4 +153,3 @@ async def test_a_node_that_goes_leaves_nothing_behind() -> None:
     refused(world, world.fleet.nodes[0], A)
     world.fleet.remove("n0", drain_s=0.0)
     assert world.fleet.meet("a") == []
-    world.fleet.close()

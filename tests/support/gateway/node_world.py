@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -12,40 +11,21 @@ from aiohttp import web
 from support.gateway.app_backend import AppBackend
 from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener, FleetOptions
+from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents
 from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.live import virtual_loop
 
 
-class _Jump(selectors.SelectSelector):
-    """Instead of waiting it moves the loop's time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 1000.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        if not found and timeout is not None and timeout > 0:
-            self.now_s += timeout
-        return found
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jump = _Jump()
-        super().__init__(self._jump)
+class VirtualLoop(virtual_loop.VirtualLoop):
+    """It begins at 1000 s: a time of 0 means never."""
 
     def time(self) -> float:
-        return self._jump.now_s
+        return 1000.0 + super().time()
 
     def stand_still(self, seconds: float) -> None:
         """Time passes, and nothing that is due is called."""
-        self._jump.now_s += seconds
-
-
-def run_virtual(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
+        self._leap(seconds)
 
 
 def spec(name: str = "a", **fields: Any) -> NodeSpec:
@@ -170,6 +150,14 @@ class Traffic:
         exchange.outcome = outcome
         exchange.attempts[-1].node.in_flight -= 1
         self.events.ended([exchange])
+
+
+def watched(
+    n: int, options: HealthManagerOptions | None = None, **fields: Any
+) -> tuple[HealthManager, Fleet, Traffic]:
+    """The health of a fleet of `n` nodes, and attempts that are told to it."""
+    manager = HealthManager(fleet_of(n, **fields), options)
+    return manager, manager.fleet, Traffic(manager.observer)
 
 
 class Backend(AppBackend):
