@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from support.stage_backends import Bench, demand, on
+from support.stage_backends import demand, on
 from trimtab.chains import Session, chain, stage
 from trimtab.clusters.backends import pool_of, worker_counts
 from trimtab.clusters.pool_sizes import PoolSize, PoolSizes
@@ -97,10 +97,11 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_processes_start_and_end_with_the_queue() -> None:
+async def test_processes_start_and_end_with_the_queue() -> None:
     waiting = {"sleep": 0}
-
-    async def work(bench: Bench) -> None:
+    async with on(
+        lambda nodes: Processes(nodes, idle_s=0.3), StageNode("pool", slots=3, slots_min=1, depth=2)
+    ) as bench:
         backend = bench.backend
         assert isinstance(backend, Processes)
         backend.follow_queue(lambda: demand(waiting))
@@ -119,47 +120,39 @@ def test_processes_start_and_end_with_the_queue() -> None:
         assert backend.pids == [first]
         assert await bench.call("add", a=2) == 2
 
-    on(lambda nodes: Processes(nodes, idle_s=0.3), work, StageNode("pool", slots=3, slots_min=1, depth=2))
 
-
-def test_a_pool_that_is_closed_while_a_worker_ends_leaves_no_process() -> None:
+async def test_a_pool_that_is_closed_while_a_worker_ends_leaves_no_process() -> None:
     ended: list[int] = []
-
-    async def work(bench: Bench) -> None:
+    async with on(Processes, StageNode("pool", slots=2)) as bench:
         backend: Any = bench.backend
         ended.extend(backend.pids)
         backend._end_worker(0, backend._workers[0][0])
-
-    on(Processes, work, StageNode("pool", slots=2))
     assert len(ended) == 2
     assert not [pid for pid in ended if psutil.pid_exists(pid)]
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.05])
-def test_a_pool_that_is_closed_while_a_worker_starts_leaves_no_process(later_s: float) -> None:
+async def test_a_pool_that_is_closed_while_a_worker_starts_leaves_no_process(later_s: float) -> None:
     """In the turn of the loop in which its process is there, and later."""
-    started: list[int] = []
-
-    async def work(bench: Bench) -> None:
-        backend: Any = bench.backend
-        backend.follow_queue(lambda: demand({"add": 1}))
-        busy = asyncio.ensure_future(bench.start("sleep", seconds=60.0))  # no worker is idle
-        async with asyncio.timeout(60.0):
-            while not backend._starting[0]:
-                await asyncio.sleep(0)
-        started.extend(children())
-        busy.cancel()
-        if later_s:
-            await asyncio.sleep(later_s)
 
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children()} - of_other_tests
 
     of_other_tests: set[int] = set()
     of_other_tests = children()
-    on(Processes, work, StageNode("pool", slots=2, slots_min=1))
+    async with on(Processes, StageNode("pool", slots=2, slots_min=1)) as bench:
+        backend: Any = bench.backend
+        backend.follow_queue(lambda: demand({"add": 1}))
+        busy = asyncio.ensure_future(bench.start("sleep", seconds=60.0))  # no worker is idle
+        async with asyncio.timeout(60.0):
+            while not backend._starting[0]:
+                await asyncio.sleep(0)
+        started = children()
+        busy.cancel()
+        if later_s:
+            await asyncio.sleep(later_s)
     assert len(started) == 2
-    assert not children() & set(started)
+    assert not children() & started
 
 
 @stage

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from support.stage_backends import Bench, on
+from support.stage_backends import on
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.processes.large_values import Spool, make_spool
 from trimtab.clusters.processes.wire import Frames, Setup, framed
@@ -17,8 +17,8 @@ from trimtab.clusters.processes.worker_process import WorkerProcess
 from trimtab.live.stage_backend import Argument, Cause, StageNode
 
 
-def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_killed_worker_is_noticed_and_replaced() -> None:
+    async with on(Processes) as bench:
         backend = bench.backend
         assert isinstance(backend, Processes)
         inputs = [Argument("seconds", (await bench.value(30.0),))]
@@ -35,8 +35,6 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
         assert backend.pids != [before]
         assert [change.places for change in bench.changes] == [-1, 1]
         assert await bench.call("add", a=2) == 2
-
-    on(Processes, work)
 
 
 def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:
@@ -57,26 +55,21 @@ def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:
     assert asyncio.run(work()) == []
 
 
-def test_values_outlive_the_worker_that_made_them() -> None:
-    async def work(bench: Bench) -> None:
+async def test_values_outlive_the_worker_that_made_them() -> None:
+    async with on(Processes) as bench:
         assert isinstance(bench.backend, Processes)
         made = await bench.start("blob", size=200_000)
         os.kill(bench.backend.pids[0], signal.SIGKILL)
         assert len(await bench.output(made)) == 200_000
 
-    on(Processes, work)
 
-
-def test_all_processes_and_values_go_when_the_backend_is_closed() -> None:
+async def test_all_processes_and_values_go_when_the_backend_is_closed() -> None:
     pids: list[int] = []
     places: list[str] = []
-
-    async def work(bench: Bench) -> None:
+    async with on(Processes, StageNode("one", slots=2)) as bench:
         assert isinstance(bench.backend, Processes)
         pids.extend(bench.backend.pids)
         places.append((await bench.start("blob", size=200_000)).outputs[0].place)
-
-    on(Processes, work, StageNode("one", slots=2))
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not Path(places[0]).parent.exists()

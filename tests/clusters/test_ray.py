@@ -92,13 +92,14 @@ async def test_a_profiled_stage_runs_many_times_on_a_worker_after_a_cancelled_at
 
 
 @needs_ray
-def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Stopped, it neither answers nor uses the processor. One that does use it is left alone."""
     monkeypatch.setattr(
         "trimtab.clusters.ray.worker_pools.CUT_BEATS", 10_000
     )  # a loaded machine answers late
-
-    async def work(bench: Bench) -> None:
+    async with on(ray_backend, StageNode("one"), StageNode("two")) as bench:
         backend: Any = bench.backend
         busy = asyncio.ensure_future(bench.start("hold_interpreter", node=1, seconds=8.0))
         started = asyncio.ensure_future(bench.start("sleep", seconds=30.0))
@@ -117,8 +118,6 @@ def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back(monkeypatch
         assert [(change.node, change.places) for change in bench.changes] == [(0, -1), (0, 1)]
         assert await bench.call("add", a=1) == 1
         assert (await busy).error is None
-
-    on(ray_backend, work, StageNode("one"), StageNode("two"))
 
 
 def test_what_ray_tells_of_its_own_processes_is_logged_not_printed(
@@ -162,8 +161,8 @@ def test_a_cluster_that_does_not_answer_may_want_a_token(
 
 
 @needs_ray
-def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_killed_worker_is_noticed_and_replaced() -> None:
+    async with on(ray_backend, StageNode("one", depth=2)) as bench:
         backend: Any = bench.backend
         inputs = [Argument("seconds", (await bench.value(30.0),))]
         started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
@@ -180,18 +179,18 @@ def test_a_killed_worker_is_noticed_and_replaced() -> None:
         assert [change.places for change in bench.changes if change.places] == [-2, 2]
         assert await bench.call("add", a=2) == 2
 
-    on(ray_backend, work, StageNode("one", depth=2))
-
 
 @needs_ray
-def test_a_pool_grows_and_shrinks_with_the_queue(tmp_path: Path) -> None:
+async def test_a_pool_grows_and_shrinks_with_the_queue(tmp_path: Path) -> None:
     waiting = {"held": 0}
 
     async def size_is(backend: Any, size: int) -> None:
         while len(backend.pids) != size:
             await asyncio.sleep(0.02)
 
-    async def work(bench: Bench) -> None:
+    async with on(
+        lambda nodes: ray_backend(nodes, idle_s=0.3), StageNode("one", slots=2, slots_min=1)
+    ) as bench:
         backend: Any = bench.backend
         backend.follow_queue(lambda: demand(waiting))
         running = asyncio.ensure_future(bench.start("held", file=str(tmp_path / "go")))
@@ -204,12 +203,10 @@ def test_a_pool_grows_and_shrinks_with_the_queue(tmp_path: Path) -> None:
         assert [change.places for change in bench.changes] == [-1, 1, -1]
         assert await bench.call("add", a=2) == 2
 
-    on(lambda nodes: ray_backend(nodes, idle_s=0.3), work, StageNode("one", slots=2, slots_min=1))
-
 
 @needs_ray
-def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() -> None:
-    async def work(bench: Bench) -> None:
+async def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() -> None:
+    async with on(ray_backend) as bench:
         backend: Any = bench.backend
         made = await bench.start("blob", size=200_000)
         small = await bench.start("blob", size=200)
@@ -220,12 +217,10 @@ def test_values_outlive_the_worker_that_made_them_and_are_freed_when_released() 
         backend.release(made.outputs)
         assert len(backend._values) == 0
 
-    on(ray_backend, work)
-
 
 @needs_ray
-def test_an_attempt_that_waits_behind_another_is_cancelled_without_running(tmp_path: Path) -> None:
-    async def work(bench: Bench) -> None:
+async def test_an_attempt_that_waits_behind_another_is_cancelled_without_running(tmp_path: Path) -> None:
+    async with on(ray_backend, StageNode("one", depth=2)) as bench:
         backend: Any = bench.backend
         first = asyncio.ensure_future(bench.start("held", file=str(tmp_path / "go")))
         await until((tmp_path / "go.begun").exists)
@@ -241,25 +236,18 @@ def test_an_attempt_that_waits_behind_another_is_cancelled_without_running(tmp_p
         assert (await first).error is None
         assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count
 
-    on(ray_backend, work, StageNode("one", depth=2))
-
 
 @needs_ray
-def test_what_cannot_be_placed_is_said_with_what_is_missing() -> None:
-    async def work(_: Bench) -> None: ...
-
-    with pytest.raises(
-        UsageError, match=r"has 4 cpu, the pools there want 5; .*has 0 gpu, .* want 2"
-    ) as told:
-        on(
-            ray_backend,
-            work,
-            StageNode("a", 4, {"cpu": 4.0}),
-            StageNode("b", capacity={"cpu": 1.0, "gpu": 2.0}),
-        )
+async def test_what_cannot_be_placed_is_said_with_what_is_missing() -> None:
+    pools = (StageNode("a", 4, {"cpu": 4.0}), StageNode("b", capacity={"cpu": 1.0, "gpu": 2.0}))
+    said = r"has 4 cpu, the pools there want 5; .*has 0 gpu, .* want 2"
+    with pytest.raises(UsageError, match=said) as told:
+        async with on(ray_backend, *pools):
+            pass
     assert told.value.exit_code == 2
     with pytest.raises(UsageError, match="far: there is no machine moon"):
-        on(ray_backend, work, StageNode("far", machine="moon"))
+        async with on(ray_backend, StageNode("far", machine="moon")):
+            pass
 
 
 @needs_ray
@@ -306,7 +294,7 @@ def test_a_chain_gives_the_same_on_ray_as_in_threads(tmp_path: Path) -> None:
 
 
 @needs_ray
-def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
+async def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
     import ray
 
     (node,) = ray.nodes()
@@ -319,7 +307,7 @@ def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
             text: str = answer.read().decode()
             return text
 
-    async def work(bench: Bench) -> None:
+    async with on(ray_backend, StageNode("counted")) as bench:
         for n in range(3):
             await bench.call("add", a=n)
         text = ""
@@ -328,8 +316,6 @@ def test_metrics_of_stages_are_where_prometheus_scrapes_ray() -> None:
             text = await asyncio.to_thread(scraped)
         for label in ('outcome="done"', 'stage="add"'):
             assert label in found[1]
-
-    on(ray_backend, work, StageNode("counted"))
 
 
 def test_modules_that_are_not_installed_go_along_by_value(

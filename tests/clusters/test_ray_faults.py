@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,14 @@ def places(bench: Bench) -> int:
     return sum(change.places for change in bench.changes if change.node == FAR)
 
 
-def on_ray(work: Any) -> None:
-    on(lambda nodes: backends.backend("ray", nodes=nodes), work, *POOLS)
+def on_ray() -> AbstractAsyncContextManager[Bench]:
+    return on(lambda nodes: backends.backend("ray", nodes=nodes), *POOLS)
 
 
-def test_a_killed_machine_loses_its_attempts_and_its_values_are_made_again(machines: TwoMachines) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_killed_machine_loses_its_attempts_and_its_values_are_made_again(
+    machines: TwoMachines,
+) -> None:
+    async with on_ray() as bench:
         made = await bench.start("blob", FAR, size=300_000)
         started = await sleeping(bench, 30.0)
         await asyncio.to_thread(machines.kill_far)
@@ -67,13 +70,11 @@ def test_a_killed_machine_loses_its_attempts_and_its_values_are_made_again(machi
         assert (await bench.start("add", FAR, a=3)).error is None
         assert [change for change in bench.changes if change.node == FAR][-1].is_up
 
-    on_ray(work)
 
-
-def test_a_machine_out_of_reach_for_some_seconds_loses_its_attempts_and_comes_back(
+async def test_a_machine_out_of_reach_for_some_seconds_loses_its_attempts_and_comes_back(
     machines: TwoMachines,
 ) -> None:
-    async def work(bench: Bench) -> None:
+    async with on_ray() as bench:
         made = await bench.start("blob", FAR, size=300_000)
         started = await sleeping(bench, 30.0)
         thaw = machines.freeze_far()
@@ -88,8 +89,6 @@ def test_a_machine_out_of_reach_for_some_seconds_loses_its_attempts_and_comes_ba
         while not bench.changes[-1].is_up:
             await asyncio.sleep(0.1)
         assert (await bench.start("add", FAR, a=3)).error is None
-
-    on_ray(work)
 
 
 @stage

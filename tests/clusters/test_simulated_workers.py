@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from support.stage_backends import Bench, on, run_on_its_loop, simulated
+from support.stage_backends import Bench, on, simulated
 from trimtab.chains import Session, StageNode, chain, stage
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageCode
+from trimtab.live.virtual_loop import VirtualLoop
 from trimtab.policies.resource_aware.hungarian import Hungarian
+
+IN_VIRTUAL_TIME = pytest.mark.event_loop(factory=VirtualLoop)
 
 
 @stage
@@ -83,30 +86,27 @@ def test_a_policy_plans_in_this_process_once_a_period_of_virtual_time(
     assert len(plans) >= result.elapsed_s // 60.0  # more: idle time passes until the session is closed
 
 
-def in_turn(*work: Callable[[Bench], Coroutine[Any, Any, Outcome]]) -> list[Outcome]:
+async def in_turn(*work: Callable[[Bench], Coroutine[Any, Any, Outcome]]) -> list[Outcome]:
     """The outcomes of what is sent to one worker, in this order."""
-    found: list[Outcome] = []
-
-    async def all_of_it(bench: Bench) -> None:
-        found.extend(await asyncio.gather(*(one(bench) for one in work)))
-
-    on(simulated, all_of_it, StageNode("one", depth=3), timeout_s=2.0)
-    return found
+    async with on(simulated, StageNode("one", depth=3), timeout_s=2.0) as bench:
+        return await asyncio.gather(*(one(bench) for one in work))
 
 
 def sleep(seconds: float) -> Callable[[Bench], Coroutine[Any, Any, Outcome]]:
     return lambda bench: bench.start("sleep", seconds=seconds)
 
 
-def test_a_late_attempt_takes_what_waits_behind_it_along() -> None:
-    first, late, behind = in_turn(sleep(1.5), sleep(2.5), sleep(0.1))
+@IN_VIRTUAL_TIME
+async def test_a_late_attempt_takes_what_waits_behind_it_along() -> None:
+    first, late, behind = await in_turn(sleep(1.5), sleep(2.5), sleep(0.1))
     assert first.error is None  # the time of the second begins with its turn
     assert late.error is not None
     assert behind.error is not None
     assert (late.error.cause, behind.error.cause) == (Cause.TIMEOUT, Cause.WORKER_LOST)
 
 
-def test_an_attempt_that_is_cancelled_before_its_turn_takes_no_time() -> None:
+@IN_VIRTUAL_TIME
+async def test_an_attempt_that_is_cancelled_before_its_turn_takes_no_time() -> None:
     async def cancelled(bench: Bench) -> Outcome:
         attempt = Attempt("run", "sleep", 0, 99, "")
         given = [Argument("seconds", (await bench.value(1.9),))]
@@ -119,7 +119,7 @@ def test_an_attempt_that_is_cancelled_before_its_turn_takes_no_time() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(0.25 + 0.25)
         return outcome
 
-    first, dropped, last = in_turn(sleep(0.25), cancelled, told_when)
+    first, dropped, last = await in_turn(sleep(0.25), cancelled, told_when)
     assert dropped.error is not None
     assert dropped.error.cause is Cause.CANCELLED
     assert (first.error, last.error) == (None, None)
@@ -167,11 +167,9 @@ async def test_a_loop_in_real_time_is_refused() -> None:
         await one().open([StageCode("written/write", b"")], lambda change: None)
 
 
-def test_an_output_has_its_declared_size() -> None:
-    async def outcome() -> None:
-        backend = SimulatedWorkers([StageNode("one")], {"film": StandIn(0.0, size_bytes=1 << 30)})
-        await backend.open([StageCode("film", b"")], lambda change: None)
-        made = await backend.start(0, Attempt("run", "film", 0, 1, ""), [])
-        assert [ref.size_bytes for ref in made.outputs] == [1 << 30]
-
-    run_on_its_loop(one(), outcome())
+@IN_VIRTUAL_TIME
+async def test_an_output_has_its_declared_size() -> None:
+    backend = SimulatedWorkers([StageNode("one")], {"film": StandIn(0.0, size_bytes=1 << 30)})
+    await backend.open([StageCode("film", b"")], lambda change: None)
+    made = await backend.start(0, Attempt("run", "film", 0, 1, ""), [])
+    assert [ref.size_bytes for ref in made.outputs] == [1 << 30]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.stage_backends import Bench, Make, on, run_on_its_loop, simulated
+from support.stage_backends import Bench, Make, on, simulated
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
 from trimtab.live.stage_backend import (
@@ -23,12 +23,16 @@ from trimtab.live.stage_backend import (
     digest_of,
 )
 from trimtab.live.value_codec import encode
+from trimtab.live.virtual_loop import VirtualLoop
 
 BACKENDS: dict[str, Make] = {"in-process": InProcess, "processes": Processes, "simulated": simulated}
-ON_RAY = pytest.param("ray", marks=pytest.mark.xdist_group("ray"))
+MARKS = {
+    "simulated": pytest.mark.event_loop(factory=VirtualLoop),
+    "ray": pytest.mark.xdist_group("ray"),
+}
 
 
-@pytest.fixture(params=[*BACKENDS, ON_RAY])
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in (*BACKENDS, "ray")])
 def make(request: pytest.FixtureRequest) -> Make:
     if request.param == "ray":
         request.getfixturevalue("shared_ray")
@@ -38,18 +42,16 @@ def make(request: pytest.FixtureRequest) -> Make:
     return BACKENDS[request.param]
 
 
-def test_values_go_in_and_come_out_under_their_digest(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_values_go_in_and_come_out_under_their_digest(make: Make) -> None:
+    async with on(make) as bench:
         outcome = await bench.start("add", a=40, b=2)
         assert await bench.output(outcome) == 42
         assert outcome.outputs[0].digest == digest_of(encode(42))
         assert outcome.outputs[0].size_bytes == len(encode(42))
 
-    on(make, work)
 
-
-def test_arguments_are_parts_and_lists_of_values_and_missing_ones_are_left_out(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_arguments_are_parts_and_lists_of_values_and_missing_ones_are_left_out(make: Make) -> None:
+    async with on(make) as bench:
         parts = await bench.value({"a": [1, 20]})
         inputs = [Argument("a", (parts,), path=("a", 1)), Argument("b", (parts,), path=("a", 0))]
         assert await bench.output(await bench.backend.start(0, bench.attempt("add"), inputs)) == 21
@@ -61,22 +63,18 @@ def test_arguments_are_parts_and_lists_of_values_and_missing_ones_are_left_out(m
         assert absent.error.cause is Cause.RAISED  # None + 0
         assert absent.error.kind == "TypeError"
 
-    on(make, work)
 
-
-def test_lists_of_an_output_are_split_and_conditions_tested(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_lists_of_an_output_are_split_and_conditions_tested(make: Make) -> None:
+    async with on(make) as bench:
         outcome = await bench.start("scenes")
         assert outcome.fan_out == (3,)
         assert outcome.tests == (True, False)
         assert [await bench.output(outcome, k) for k in (1, 2, 3)] == ["sea", "hill", "town"]
         assert (await bench.output(outcome))["scenes"] == ["sea", "hill", "town"]
 
-    on(make, work)
 
-
-def test_large_values_pass_from_stage_to_stage(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_large_values_pass_from_stage_to_stage(make: Make) -> None:
+    async with on(make) as bench:
         made = await bench.start("blob", size=3_000_000)
         ref = made.outputs[0]
         assert ref.size_bytes > 3_000_000
@@ -85,11 +83,9 @@ def test_large_values_pass_from_stage_to_stage(make: Make) -> None:
         assert await bench.call("length", data=b"y" * 200_000) == 200_000
         bench.backend.release([ref])
 
-    on(make, work)
 
-
-def test_an_error_of_a_stage_keeps_its_traceback_and_the_worker_goes_on(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_an_error_of_a_stage_keeps_its_traceback_and_the_worker_goes_on(make: Make) -> None:
+    async with on(make) as bench:
         outcome = await bench.start("fail", text="no such picture")
         assert outcome.error is not None
         assert (outcome.error.cause, outcome.error.kind) == (Cause.RAISED, "LookupError")
@@ -97,48 +93,38 @@ def test_an_error_of_a_stage_keeps_its_traceback_and_the_worker_goes_on(make: Ma
         assert "stage_backends.py" in outcome.error.trace
         assert await bench.call("add", a=1) == 1
 
-    on(make, work)
 
-
-def test_an_output_that_cannot_be_serialised_is_an_error_that_says_so(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_an_output_that_cannot_be_serialised_is_an_error_that_says_so(make: Make) -> None:
+    async with on(make) as bench:
         outcome = await bench.start("unserialisable")
         assert outcome.error is not None
         assert outcome.error.cause is Cause.UNSERIALISABLE
         assert "generator" in outcome.error.message
 
-    on(make, work)
 
-
-def test_a_class_is_constructed_once_per_worker(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_class_is_constructed_once_per_worker(make: Make) -> None:
+    async with on(make) as bench:
         (one, here), (two, there) = await bench.call("Counter"), await bench.call("Counter")
         assert (one, two) == (1, 2)
         assert here == there
 
-    on(make, work)
 
-
-def test_a_class_that_cannot_be_constructed_is_an_error(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_class_that_cannot_be_constructed_is_an_error(make: Make) -> None:
+    async with on(make) as bench:
         outcome = await bench.start("Broken")
         assert outcome.error is not None
         assert outcome.error.cause is Cause.LOAD_FAILED
         assert outcome.error.message == "no weights"
 
-    on(make, work)
 
-
-def test_a_stage_knows_its_attempt(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_stage_knows_its_attempt(make: Make) -> None:
+    async with on(make) as bench:
         assert await bench.call("told") == ("run", 1, "run/told/0")
         assert await bench.call("told") == ("run", 2, "run/told/0")
 
-    on(make, work)
 
-
-def test_slots_run_side_by_side_and_their_time_is_measured(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_slots_run_side_by_side_and_their_time_is_measured(make: Make) -> None:
+    async with on(make, StageNode("two", slots=2)) as bench:
         first, second = await asyncio.gather(*(bench.start("sleep", node, seconds=0.2) for node in (0, 0)))
         for outcome in (first, second):
             assert outcome.error is None
@@ -146,11 +132,9 @@ def test_slots_run_side_by_side_and_their_time_is_measured(make: Make) -> None:
             assert outcome.load_s >= 0.0
         assert first.outputs[0].digest == second.outputs[0].digest
 
-    on(make, work, StageNode("two", slots=2))
 
-
-def test_an_attempt_that_takes_too_long_ends_and_its_node_goes_on(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_an_attempt_that_takes_too_long_ends_and_its_node_goes_on(make: Make) -> None:
+    async with on(make, timeout_s=2.0) as bench:
         outcome = await bench.start("sleep", seconds=6.0)
         assert outcome.error is not None
         assert outcome.error.cause is Cause.TIMEOUT
@@ -160,11 +144,9 @@ def test_an_attempt_that_takes_too_long_ends_and_its_node_goes_on(make: Make) ->
             await asyncio.sleep(0.05)
         assert await bench.output(again) == 5
 
-    on(make, work, timeout_s=2.0)  # a busy machine loads the stage within it
 
-
-def test_a_cancelled_attempt_says_so(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_cancelled_attempt_says_so(make: Make) -> None:
+    async with on(make) as bench:
         attempt = bench.attempt("sleep")
         inputs = [Argument("seconds", (await bench.value(8.0),))]
         started = asyncio.ensure_future(bench.backend.start(0, attempt, inputs))
@@ -173,8 +155,6 @@ def test_a_cancelled_attempt_says_so(make: Make) -> None:
         outcome = await started
         assert outcome.error is not None
         assert outcome.error.cause is Cause.CANCELLED
-
-    on(make, work)
 
 
 async def in_turn(bench: Bench, *stages: tuple[str, dict[str, Any]]) -> Outcome:
@@ -187,10 +167,9 @@ async def in_turn(bench: Bench, *stages: tuple[str, dict[str, Any]]) -> Outcome:
     return await bench.backend.start(0, then.attempt, then.inputs)
 
 
-def test_an_attempt_may_carry_several_stages(make: Make) -> None:
+async def test_an_attempt_may_carry_several_stages(make: Make) -> None:
     """Each has its own outcome; values of any size pass from one to the next, and out."""
-
-    async def work(bench: Bench) -> None:
+    async with on(make) as bench:
         made = await in_turn(
             bench, ("add", {"a": 300_000}), ("blob", {"size": ...}), ("length", {"data": ...})
         )
@@ -210,11 +189,9 @@ def test_an_attempt_may_carry_several_stages(make: Make) -> None:
         assert (await bench.output(constant))[2] == "run/told/0"
         bench.backend.release([*made.values, *constant.values])
 
-    on(make, work)
 
-
-def test_stages_of_an_attempt_that_follow_a_failed_one_do_not_run(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_stages_of_an_attempt_that_follow_a_failed_one_do_not_run(make: Make) -> None:
+    async with on(make) as bench:
         made = await in_turn(bench, ("blob", {"size": 2}), ("fail", {"text": ...}), ("add", {"a": ...}))
         assert await bench.output(made) == b"xx"
         assert made.then is not None
@@ -225,43 +202,31 @@ def test_stages_of_an_attempt_that_follow_a_failed_one_do_not_run(make: Make) ->
         assert first.error is not None
         assert first.then is None
 
-    on(make, work)
 
-
-def test_a_batch_knows_each_of_its_attempts(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_a_batch_knows_each_of_its_attempts(make: Make) -> None:
+    async with on(make) as bench:
         members = tuple(Attempt("run", "told_each", 0, n, f"key {n}") for n in (1, 2))
         batch = Attempt("batch", "told_each", 0, 1, "", members=members)
         items = Argument("items", (await bench.value(7), await bench.value(8)), is_list=True)
         made = await bench.backend.start(0, batch, [items])
         assert [await bench.output(made, k) for k in (1, 2)] == [(7, "key 1", 1), (8, "key 2", 2)]
 
-    on(make, work)
 
-
-def test_nodes_are_told_apart(make: Make) -> None:
-    async def work(bench: Bench) -> None:
+async def test_nodes_are_told_apart(make: Make) -> None:
+    async with on(make, StageNode("a"), StageNode("b")) as bench:
         assert [node.name for node in bench.backend.nodes] == ["a", "b"]
         counts = [await bench.output(await bench.start("Counter", node)) for node in (0, 1, 1)]
         assert [count for count, _ in counts] == [1, 1, 2]  # each node has workers of its own
 
-    on(make, work, StageNode("a"), StageNode("b"))
 
-
-def test_closing_is_harmless_before_it_is_open_and_a_second_time(make: Make) -> None:
+async def test_closing_is_harmless_before_it_is_open_and_a_second_time(make: Make) -> None:
     backend = make([StageNode("one")])
-
-    async def work() -> None:
-        await make([StageNode("unused")]).close()
-        await backend.open([], lambda change: None)
-        await backend.close()
-        await backend.close()
-
-    run_on_its_loop(backend, work())
+    await make([StageNode("unused")]).close()
+    await backend.open([], lambda change: None)
+    await backend.close()
+    await backend.close()
 
 
-def test_worker_processes_are_not_the_hosts() -> None:
-    async def work(bench: Bench) -> None:
+async def test_worker_processes_are_not_the_hosts() -> None:
+    async with on(Processes) as bench:
         assert (await bench.call("Counter"))[1] != os.getpid()
-
-    on(Processes, work)

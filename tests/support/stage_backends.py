@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from trimtab.live.stage_backend import (
     StageCode,
     StageDemand,
     StageNode,
-    VirtualBackend,
 )
 from trimtab.live.stage_execution import StageContext
 from trimtab.live.value_codec import decode, encode
@@ -180,32 +180,16 @@ class Bench:
         return await self.output(await self.start(stage, **given))
 
 
-def on(
-    make: Make,
-    work: Callable[[Bench], Coroutine[Any, Any, None]],
-    *nodes: StageNode,
-    timeout_s: float = 30.0,
-) -> None:
-    """Run `work` with an open backend of these nodes; default: one node with one slot."""
-    backend = make(nodes or (StageNode("one"),))
-
-    async def main() -> None:
-        bench = Bench(backend)
-        await bench.backend.open(codes(timeout_s), bench.changes.append)
-        try:
-            async with asyncio.timeout(60.0):
-                await work(bench)
-        finally:
-            await bench.backend.close()
-
-    run_on_its_loop(backend, main())
-
-
-def run_on_its_loop(backend: StageBackend, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` on an event loop that is right for the backend."""
-    loop_factory = backend.new_loop if isinstance(backend, VirtualBackend) else None
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(work)
+@asynccontextmanager
+async def on(make: Make, *nodes: StageNode, timeout_s: float = 30.0) -> AsyncIterator[Bench]:
+    """An open backend of these nodes; default: one node with one slot."""
+    bench = Bench(make(nodes or (StageNode("one"),)))
+    await bench.backend.open(codes(timeout_s), bench.changes.append)
+    try:
+        async with asyncio.timeout(60.0):
+            yield bench
+    finally:
+        await bench.backend.close()
 
 
 def simulated(nodes: Sequence[StageNode]) -> StageBackend:
