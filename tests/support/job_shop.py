@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from trimtab.errors import UsageError
-from trimtab.experiments.compare import Curves, FigureChoice, LowerBound
+from trimtab.experiments.compare import FigureChoice, Kind, LowerBound
 from trimtab.metrics import Metric
 
 METRICS = {
@@ -82,12 +82,11 @@ class ShopRecords:
 
 
 @dataclass(frozen=True)
-class JobShop:
+class JobShop(Kind[Shop, ShopInputs, ShopRecords]):
     items: ClassVar[str] = "jobs"
     metrics: ClassVar[Mapping[str, Metric]] = METRICS
     objective: ClassVar[str] = "flow_mean_s"
     sweep_up_to: ClassVar[int] = 1000
-    limits: ClassVar[str] = ""
     objective_title: ClassVar[str] = "mean flow time"
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("flow_mean_s",),
@@ -116,21 +115,9 @@ class JobShop:
     def shortened(self, settings: Shop, items: int) -> Shop:
         return replace(settings, jobs=items)
 
-    def own_load(self, settings: Shop) -> None:
-        return None
-
-    def sweep_loads(self, settings: Shop, wanted: Sequence[float] | None) -> tuple[float, ...]:
-        return ()
-
     def default_policies(self, settings: Any) -> tuple[str, ...]:
         """All of them."""
         return tuple(ALLOCATORS)
-
-    def is_swept_by_default(self, policy: Any) -> bool:
-        return True
-
-    def stamp(self, settings: Shop) -> None:
-        return None
 
     def find(self, policy: Any) -> tuple[Any]:
         if policy not in ALLOCATORS:
@@ -139,9 +126,6 @@ class JobShop:
 
     def canonical(self, policy: Any) -> str:
         return str(self.find(policy)[0].name)
-
-    def prepare(self, settings: Shop, policies: Sequence[Any], mode: str, items: int, notice: Any) -> str:
-        return mode
 
     def build(self, settings: Shop, seed: int, load: float | None) -> ShopInputs:
         rng = np.random.default_rng(seed)
@@ -169,27 +153,12 @@ class JobShop:
             least_s, "no waiting", ("no preemption",), lambda _, m: m["flow_mean_s"] / least_s - 1
         )
 
-    def curves(self, inputs: ShopInputs, records: ShopRecords) -> Curves | None:
-        return None
-
     def table(self, inputs: ShopInputs, records: ShopRecords) -> pl.DataFrame:
         return pl.DataFrame({"duration_s": inputs.duration_s, "end_s": records.end_s})
 
     def remarks(self, inputs: object, policy: object, records: ShopRecords) -> dict[str, Any]:
         return {"long": int((records.end_s > 1e6).sum())}
 
-    def seedless(self, settings: Shop, policies: Sequence[Any], seed: int) -> frozenset[str]:
-        return frozenset()
-
-    def batch_ci95(self, records: Any) -> Mapping[str, float]:
-        return {}
-
-    def served_frac(self, settings: Shop, metrics: Mapping[str, float]) -> float:
-        return 1.0
-
-    def sweep_notes(self, settings: Shop) -> list[str]:
-        return []
-
-    def notes(self, settings: Shop, results: Sequence[Any]) -> list[str]:
+    def notes(self, settings: Shop, results: Sequence[Any], *, is_swept: bool) -> list[str]:
         long = sum(run.remarks["long"] for result in results for run in result.runs)
         return [f"{long} jobs took very long"]

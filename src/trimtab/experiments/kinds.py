@@ -10,11 +10,11 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, cast
 
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.colocation.shared_scenario import SHARED_NODES
-from trimtab.experiments.compare.kind import I, Kind, PolicyTiming, R, S
+from trimtab.experiments.compare.kind import I, Kind, R, S
 from trimtab.experiments.scenario.loader import REQUESTS
 from trimtab.experiments.scenario.scenario_files import (
     GivenScenario,
@@ -31,25 +31,18 @@ from trimtab.traces.read_jobs import holds_jobs
 class ScenarioKind(Kind[S, I, R], Protocol[S, I, R]):
     """A kind of work whose settings are scenario files."""
 
-    @property
-    def title(self) -> str:
-        """The name of the kind in messages."""
+    title: ClassVar[str]  # in messages
+    untaken: ClassVar[Mapping[str, str]]
+    """Part that it does not take → what to use instead.
 
-    @property
-    def untaken(self) -> Mapping[str, str]:
-        """Part that it does not take → what to use instead.
-
-        Parts are trace, cluster, profiles, rows, columns, limit and what_if.
-        """
+    Parts are trace, cluster, profiles, rows, columns, limit and what_if.
+    """
 
     def with_parts(self, base: S | None, parts: Parts) -> S:
         """The scenario with these parts, which make one without a base. Raises UsageError."""
 
     def read_ahead(self, settings: S, bar: ReadingBar) -> list[str]:
         """Read what is large and keep it for the runs; notes about it."""
-
-    def times(self, settings: S) -> list[PolicyTiming]:
-        """Computing times of the policies; empty where the kind measures none."""
 
     def amounts(self, inputs: I) -> Mapping[str, int]:
         """The parts of inputs: name → number."""

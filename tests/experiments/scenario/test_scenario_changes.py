@@ -97,9 +97,9 @@ def test_at_another_load_bursts_and_faults_meet_the_same_requests(own: float | N
 
 def test_curves_over_load_say_what_becomes_of_set_times() -> None:
     timed = with_what_if(TINY, WhatIf(burst=["3x@5+1"], fail=["fast@20+30"]))
-    (note,) = SERVING.sweep_notes(timed)
+    (note,) = SERVING.notes(timed, [], is_swept=True)
     assert note.startswith("in the curves over load, bursts and faults at set times keep their place")
-    assert SERVING.sweep_notes(TINY) == []
+    assert SERVING.notes(TINY, [], is_swept=True) == []
 
 
 @pytest.mark.parametrize(

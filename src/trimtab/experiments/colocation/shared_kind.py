@@ -13,7 +13,7 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.colocation.shared_run import SharedInputs, SharedRecords, run_shared
 from trimtab.experiments.colocation.shared_scenario import SHARED_NODES, SharedScenario
 from trimtab.experiments.colocation.sharing_policies import Sharing, canonical_sharing, find_sharing
-from trimtab.experiments.compare.kind import FigureChoice, Notice, PolicyTiming
+from trimtab.experiments.compare.kind import FigureChoice, Kind, Notice
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.serving.serving_kind import SERVING
@@ -58,8 +58,12 @@ SHARED_METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _M
 
 
 @dataclass(frozen=True)
-class Shared:
-    """Nodes that serve requests, and train while they are idle."""
+class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
+    """Nodes that serve requests, and train while they are idle.
+
+    No load is swept, since there are two, and no bound is known. The objective of requests is a metric of its
+    own, so no share that is served takes a policy its rank.
+    """
 
     items: ClassVar[str] = "requests and jobs"
     title: ClassVar[str] = "a shared cluster"
@@ -70,7 +74,6 @@ class Shared:
     metrics: ClassVar[Mapping[str, Metric]] = SHARED_METRICS
     objective: ClassVar[str] = "training_gpu_hours"
     objective_title: ClassVar[str] = "GPU hours of training"
-    sweep_up_to: ClassVar[int] = 0
     limits: ClassVar[str] = (
         "Guests have one GPU; how they slow requests is a formula, or what measured pairs of jobs say."
     )
@@ -113,10 +116,6 @@ class Shared:
         """Nothing."""
         return []
 
-    def times(self, settings: SharedScenario) -> list[PolicyTiming]:
-        """None."""
-        return []
-
     def amounts(self, inputs: SharedInputs) -> dict[str, int]:
         """Nodes, requests and jobs."""
         requests = len(inputs.serving.requests)
@@ -136,21 +135,9 @@ class Shared:
         """Load of the requests."""
         return settings.requests.workload.load
 
-    def sweep_loads(self, settings: SharedScenario, wanted: Sequence[float] | None) -> tuple[float, ...]:
-        """None: there are two loads."""
-        return ()
-
     def default_policies(self, settings: SharedScenario) -> tuple[str, ...]:
         """All ways but a static partition."""
         return ("lending", "muxflow")
-
-    def is_swept_by_default(self, policy: str | Sharing) -> bool:
-        """None is."""
-        return False
-
-    def stamp(self, settings: SharedScenario) -> None:
-        """Nothing beside the file."""
-        return
 
     def find(self, policy: str | Sharing) -> tuple[Sharing]:
         """The way of sharing."""
@@ -199,39 +186,11 @@ class Shared:
             "restarts_mean": float(records.jobs.restarts[started].mean()) if started.any() else 0.0,
         }
 
-    def bound(self, inputs: SharedInputs) -> None:
-        """None is known."""
-        return
-
-    def curves(self, inputs: SharedInputs, records: SharedRecords) -> None:
-        """None."""
-        return
-
     def table(self, inputs: SharedInputs, records: SharedRecords) -> pl.DataFrame:
         """One row per training job."""
         return job_table(records.jobs)
 
-    def remarks(self, inputs: SharedInputs, policy: Any, records: SharedRecords) -> dict[str, Any]:
-        """None."""
-        return {}
-
-    def seedless(self, settings: SharedScenario, policies: Sequence[Any], seed: int) -> frozenset[str]:
-        """None: requests are drawn."""
-        return frozenset()
-
-    def batch_ci95(self, records: SharedRecords) -> dict[str, float]:
-        """None from one run."""
-        return {}
-
-    def served_frac(self, settings: SharedScenario, metrics: Mapping[str, float]) -> float:
-        """All: the objective of requests is a metric of its own."""
-        return 1.0
-
-    def sweep_notes(self, settings: SharedScenario) -> list[str]:
-        """None: nothing is swept."""
-        return []
-
-    def notes(self, settings: SharedScenario, results: Sequence[Any]) -> list[str]:
+    def notes(self, settings: SharedScenario, results: Sequence[Any], *, is_swept: bool) -> list[str]:
         """Notes that name the reference of gains."""
         return [
             "gained_gpu_hours compares with the static partition of the fewest serving nodes that attains as "

@@ -195,8 +195,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Notes for readers of the figures."""
-        of_sweep = self.kind.sweep_notes(self.scenario) if self.sweep else []
-        return [*self.kind.notes(self.scenario, self.ranked()), *of_sweep]
+        return self.kind.notes(self.scenario, self.ranked(), is_swept=bool(self.sweep))
 
 
 _LONG = {"policy": str, "load": float, "seed": int, "metric": str, "value": float}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,36 +142,24 @@ class FigureChoice:
 
 
 class Kind(Protocol[S, I, R]):
-    """A kind of work. It pickles: every process of a comparison has its own copy."""
+    """A kind of work. It pickles: every process of a comparison has its own copy.
 
-    def __hash__(self) -> int: ...
+    Kinds inherit from it. What has an answer here is what a kind without more to say answers.
+    """
 
-    @property
-    def items(self) -> str:
-        """Name of the items of work, in the plural: "requests"."""
+    items: ClassVar[str]  # name of the items of work, in the plural: "requests"
+    metrics: ClassVar[Mapping[str, Metric]]  # of a run by name, in the order of tables
+    objective: ClassVar[str]  # the metric that ranks policies by default, and that the bound is of
+    objective_title: ClassVar[str]  # the objective in words
+    figures: ClassVar[FigureChoice]  # of a report
+    limits: ClassVar[str] = ""  # of the model, for the foot of every table
+    sweep_up_to: ClassVar[int] = 0  # items of a run up to which loads are swept by default
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        """All metrics of a run by name, in the order of tables."""
-
-    @property
-    def objective(self) -> str:
-        """The metric that ranks policies by default, and that the bound is of."""
-
-    @property
-    def objective_title(self) -> str:
-        """The objective in words."""
-
-    @property
-    def limits(self) -> str:
-        """The limits of the model, for the foot of every table; "" for none."""
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def default_policies(self, settings: S) -> tuple[str, ...]:
         """The policies of a comparison by default."""
-
-    @property
-    def figures(self) -> FigureChoice:
-        """The figures of a report."""
 
     def read(
         self,
@@ -183,10 +171,6 @@ class Kind(Protocol[S, I, R]):
     ) -> S:
         """The settings, with every value that is not None replaced. Raises UsageError."""
 
-    @property
-    def sweep_up_to(self) -> int:
-        """Items of a run up to which loads are swept by default; more make the sweep take too long."""
-
     def size(self, settings: S) -> int:
         """Number of items of a run."""
 
@@ -195,15 +179,19 @@ class Kind(Protocol[S, I, R]):
 
     def own_load(self, settings: S) -> float | None:
         """The load of the settings; None = the work's own rate."""
+        return None
 
     def sweep_loads(self, settings: S, wanted: Sequence[float] | None) -> tuple[float, ...]:
         """Loads of the figure metric against load: the given ones, else the settings'. Raises UsageError."""
+        return ()
 
     def is_swept_by_default(self, policy: PolicySpec) -> bool:
         """Whether the default comparison sweeps the loads with this policy; False for costly ones."""
+        return True
 
     def stamp(self, settings: S) -> object:
         """A value that changes with the files that the settings name."""
+        return None
 
     def find(self, policy: PolicySpec) -> Sequence[object]:
         """The objects that make up a policy. Raises UsageError."""
@@ -219,6 +207,7 @@ class Kind(Protocol[S, I, R]):
         `items` is the number of items of all runs together; `notice` gets a line for each slow step. Raises
         UsageError, before anything slow, for a policy that this work does not provide for.
         """
+        return mode
 
     def build(self, settings: S, seed: int, load: float | None) -> I:
         """The inputs of one seed; `load` None = the settings' load."""
@@ -231,30 +220,37 @@ class Kind(Protocol[S, I, R]):
 
     def bound(self, inputs: I) -> LowerBound[R] | None:
         """A lower bound on the objective; None if there is none."""
+        return None
 
     def curves(self, inputs: I, records: R) -> Curves | None:
         """The curves of a run, on a time axis that all policies of the inputs share."""
+        return None
 
     def table(self, inputs: I, records: R) -> pl.DataFrame:
         """One row per item."""
 
     def remarks(self, inputs: I, policy: PolicySpec, records: R) -> Mapping[str, Any]:
         """The data of a run that `notes` needs: numbers, texts, and tuples of them."""
+        return {}
 
     def seedless(self, settings: S, policies: Sequence[Any], seed: int) -> frozenset[str]:
         """Names of the policies whose runs are the same with every seed."""
+        return frozenset()
 
     def batch_ci95(self, records: R) -> Mapping[str, float]:
         """Half-widths of 95 % intervals from one run, for the metrics that have one."""
+        return {}
 
     def served_frac(self, settings: S, metrics: Mapping[str, float]) -> float:
         """Fraction of the work that was done; policies below the limit have no rank."""
+        return 1.0
 
-    def notes(self, settings: S, results: Sequence[Any]) -> list[str]:
-        """Notes on these results, `PolicyResult`s with the best first."""
+    def notes(self, settings: S, results: Sequence[Any], *, is_swept: bool) -> list[str]:
+        """Notes on these results, `PolicyResult`s with the best first, and on curves over load if any."""
 
-    def sweep_notes(self, settings: S) -> list[str]:
-        """Notes for readers of curves over load."""
+    def times(self, settings: S) -> list[PolicyTiming]:
+        """Computing times of the policies; empty where the kind measures none."""
+        return []
 
 
 AnyKind: TypeAlias = Kind[Any, Any, Any]

@@ -17,7 +17,15 @@ from trimtab.engine.provided import SIMULATOR, degraded
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
 from trimtab.experiments.bounds import bound_of, compile_bounds, distance_frac
-from trimtab.experiments.compare.kind import BINS, Curves, FigureChoice, LowerBound, Notice, PolicyTiming
+from trimtab.experiments.compare.kind import (
+    BINS,
+    Curves,
+    FigureChoice,
+    Kind,
+    LowerBound,
+    Notice,
+    PolicyTiming,
+)
 from trimtab.experiments.machine import cores
 from trimtab.experiments.provenance import file_stamp
 from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
@@ -58,7 +66,7 @@ class ServingInputs:
 
 
 @dataclass(frozen=True)
-class Serving:
+class Serving(Kind[Scenario, ServingInputs, Records]):
     """Requests that arrive at nodes, in the simulator."""
 
     items: ClassVar[str] = "requests"
@@ -273,14 +281,12 @@ class Serving:
         """Share served of the requests that some node could serve."""
         return served_frac(metrics, ends_early=settings.ends_early())
 
-    def notes(self, settings: Scenario, results: Sequence[Any]) -> list[str]:
+    def notes(self, settings: Scenario, results: Sequence[Any], *, is_swept: bool) -> list[str]:
         """Notes for readers of a comparison."""
-        return comparison_notes(settings.workload.trace, results)
-
-    def sweep_notes(self, settings: Scenario) -> list[str]:
-        """What becomes of bursts, faults and background at set times."""
+        notes = comparison_notes(settings.workload.trace, results)
         timed = {"bursts": settings.workload.bursts, "faults": settings.faults}
-        return set_time_notes(timed | {"background": settings.background})
+        timed |= {"background": settings.background}
+        return notes + (set_time_notes(timed) if is_swept else [])
 
 
 SERVING: Final[Serving] = Serving()

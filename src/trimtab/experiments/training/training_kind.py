@@ -15,9 +15,9 @@ from trimtab.errors import ScenarioError
 from trimtab.experiments.compare.kind import (
     Curves,
     FigureChoice,
+    Kind,
     LowerBound,
     Notice,
-    PolicyTiming,
     SeriesText,
 )
 from trimtab.experiments.provenance import file_stamp
@@ -54,8 +54,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Training:
-    """Jobs that train on shared GPUs, in the loop."""
+class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
+    """Jobs that train on shared GPUs, in the loop.
+
+    One run gives no intervals: its jobs depend on each other too long. How long allocators take is a metric.
+    """
 
     items: ClassVar[str] = "jobs"
     title: ClassVar[str] = "training jobs"
@@ -67,7 +70,6 @@ class Training:
     metrics: ClassVar[Mapping[str, Metric]] = JOB_METRICS
     objective: ClassVar[str] = "completion_mean_s"
     sweep_up_to: ClassVar[int] = 1_000
-    limits: ClassVar[str] = ""
     objective_title: ClassVar[str] = "mean job completion"
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("completion_mean_s", "deadline_satisfied_frac", "rho_max", "makespan_s"),
@@ -130,10 +132,6 @@ class Training:
         """Nothing: traces of jobs are small."""
         return []
 
-    def times(self, settings: TrainingScenario) -> list[PolicyTiming]:
-        """None: how long allocators take is a metric of the run."""
-        return []
-
     def amounts(self, inputs: TrainingInputs) -> dict[str, int]:
         """Nodes, GPUs and jobs."""
         gpus = int(inputs.nodes["gpus"].sum())
@@ -168,10 +166,6 @@ class Training:
         provided, hosts = inputs.model.provides, inputs.workload.services is not None
         usable = (name for name in allocator_names() if allocator_class(name).needs <= provided)
         return tuple(name for name in usable if allocator_class(name).hosts_services or not hosts)
-
-    def is_swept_by_default(self, policy: AllocatorSpec) -> bool:
-        """All are."""
-        return True
 
     def stamp(self, settings: TrainingScenario) -> tuple[int, int] | None:
         """Size and time of change of the trace, if there is one."""
@@ -290,19 +284,11 @@ class Training:
         drawn |= any(fault.mtbf_s is not None or fault.share_frac < 1 for fault in settings.faults)
         return frozenset() if drawn else frozenset(map(canonical_allocator, policies))
 
-    def batch_ci95(self, records: JobRecords) -> dict[str, float]:
-        """None: jobs of one run depend on each other too long."""
-        return {}
-
     def served_frac(self, settings: TrainingScenario, metrics: Mapping[str, float]) -> float:
         """Share of jobs that finished; one that an allocator may reject has a rank by its other merits."""
         return metrics["finished_frac"] + metrics["rejected_frac"]
 
-    def sweep_notes(self, settings: TrainingScenario) -> list[str]:
-        """What becomes of faults at set times."""
-        return set_time_notes({"faults": settings.faults})
-
-    def notes(self, settings: TrainingScenario, results: Sequence[Any]) -> list[str]:
+    def notes(self, settings: TrainingScenario, results: Sequence[Any], *, is_swept: bool) -> list[str]:
         """Notes for readers of a comparison."""
         found = [run.remarks for result in results for run in result.runs][:1]
         notes: list[str] = []
@@ -313,7 +299,7 @@ class Training:
                 notes.append(f"at most {share} jobs can meet their deadlines while none share GPUs")
         if any(r.metrics["rejected_frac"].mean > 0 for r in results):
             notes.append("policies that reject jobs have completion times of the others only")
-        return notes
+        return notes + (set_time_notes({"faults": settings.faults}) if is_swept else [])
 
 
 def _refuse_unmet(allocator: Allocator, inputs: TrainingInputs) -> None:
