@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive
-from trimtab.domain.planning import Evidence, History, Rollout
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.policies.shared.portfolio import (
-    PORTFOLIO,
-    TUNED,
-    Floats,
-    Notes,
-    evidence_of,
-    is_better,
-    simulated,
-)
-
-Objective: TypeAlias = Literal["mean", "p99"]
+from trimtab.policies.shared.portfolio import Floats, Notes, Objective, PortfolioPolicy
 
 
 @dataclass(frozen=True)
-class Auto(Policy):
+class Auto(PortfolioPolicy):
     """Let the policy decide that does best in rollouts of the recent past, over several of them.
 
     Idea
@@ -56,7 +41,6 @@ class Auto(Policy):
     """
 
     name: ClassVar[str] = "auto"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: Positive = 5.0
     objective: Objective = "mean"
     window: Count = 600  # requests
@@ -64,37 +48,11 @@ class Auto(Policy):
     memory: Fraction = 0.5
     hysteresis_frac: NonNegative = 0.02
 
-    dispatch = staticmethod(PORTFOLIO[0].dispatch)
-
-    @property
-    def candidates(self) -> tuple[Policy, ...]:
-        """The portfolio."""
-        return PORTFOLIO
-
-    def init(self, cluster: Cluster) -> Memory:
-        """The first candidate's."""
-        return PORTFOLIO[0].init(cluster)
-
-    def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
-        """Simulate the candidates, add the results to the evidence, and let the best by that take over."""
-        notes, active = Notes.read(history.plan.params, self.w_price), int(history.plan.active_idx[0])
-        told = view, history, waiting
-        found = simulated(notes, active, told, rollout, self.window, self.objective)
-        if found is None:
-            return None
-        cost = found.cost
-        has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
-        after = notes.after(history, found, active, has_gained)
+    def best(self, notes: Notes, cost: Floats, active: int, has_gained: bool) -> tuple[int, Floats]:
+        """The least smoothed objective, if it is lower enough."""
         scores = _smoothed(notes.scores, cost[:-1], self.memory)
-        best = int(np.argmin(scores))
-        if scores[best] < scores[active] - self.hysteresis_frac:
-            active = best
-        params = after._replace(scores=scores).written()
-        return empty_plan()._replace(params=params, active_idx=np.array([active]), price=found.price)
-
-    def evidence(self, plan: Plan) -> Evidence | None:
-        """The last rollout. The decision also uses the smoothed results of earlier rollouts."""
-        return evidence_of(plan, self.objective)
+        least = int(np.argmin(scores))
+        return least if scores[least] < scores[active] - self.hysteresis_frac else active, scores
 
 
 def _smoothed(before: Floats, cost: Floats, memory: float) -> Floats:

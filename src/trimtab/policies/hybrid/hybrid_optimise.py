@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.needs import Need
+from trimtab.domain.cluster import Floats
 from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
-    Memory,
     Plan,
     View,
-    can_take,
     empty_plan,
-    estimate_s,
     estimates_s,
-    memory,
-    missing_load_s,
-    needs_of,
-    type_of_node,
 )
 from trimtab.policies.shared.demand_forecast import expected
-from trimtab.policies.shared.prices import smoothed_prices
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.prices import PricePolicy, smoothed_prices
 
 MOST_CORRECTION = 8.0  # largest factor of an estimate; the smallest is its inverse
 DOUBT_S = 4.0  # mean services that are added as evidence for no correction
@@ -68,7 +54,7 @@ def slowness(view: View, history: History) -> Floats:
 
 
 @dataclass(frozen=True)
-class HybridOptimise(Policy):
+class HybridOptimise(PricePolicy):
     """Prices of node time by optimisation, corrected by the actual service times of each node.
 
     Idea
@@ -97,19 +83,11 @@ class HybridOptimise(Policy):
     """
 
     name: ClassVar[str] = "hybrid-optimise"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     plan_period_s: Positive = 5.0
     services: Positive = 4.0
     left_out: NonNegative = 3.0
     kept: Fraction = 0.8
     gain: NonNegative = 1.0
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Corrections of the nodes' estimates, and prices of their time under them."""
@@ -118,17 +96,3 @@ class HybridOptimise(Policy):
         corrected = work._replace(own_s=work.own_s * weights)
         price = smoothed_prices(corrected, history.plan, self.left_out, self.kept)
         return empty_plan()._replace(weights=weights, price=price)
-
-    @staticmethod
-    @kernel
-    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by corrected completion and price."""
-        needs, floats, is_planned = needs_of(work), memory.floats, len(plan.weights) > 0
-        for j in range(view.context.n_nodes):
-            weight = plan.weights[j] if is_planned else 1.0
-            price = plan.price[j, 0] if is_planned else 0.0
-            service_s = weight * estimate_s(view, needs, type_of_node(view, j))
-            own_s = missing_load_s(view, needs, j) + service_s
-            score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
-            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))

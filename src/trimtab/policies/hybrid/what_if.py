@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Count, NonNegative, Positive
-from trimtab.domain.planning import Evidence, History, Rollout
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, empty_plan
-from trimtab.policies.shared.portfolio import (
-    PORTFOLIO,
-    TUNED,
-    Notes,
-    evidence_of,
-    is_better,
-    simulated,
-)
+from trimtab.policies.shared.portfolio import TUNED, Floats, Notes, PortfolioPolicy, is_better
 
 
 @dataclass(frozen=True)
-class WhatIf(Policy):
+class WhatIf(PortfolioPolicy):
     """Simulate the recent past under each policy of a portfolio from the present state; the best takes over.
 
     Idea
@@ -57,40 +45,15 @@ class WhatIf(Policy):
     """
 
     name: ClassVar[str] = "what-if"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: Positive = 5.0
     window: Count = 600  # requests
     w_price: NonNegative = 0.0  # seconds per dollar of node time
     hysteresis_frac: NonNegative = 0.02
 
-    dispatch = staticmethod(PORTFOLIO[0].dispatch)
-
-    @property
-    def candidates(self) -> tuple[Policy, ...]:
-        """The portfolio."""
-        return PORTFOLIO
-
-    def init(self, cluster: Cluster) -> Memory:
-        """The first candidate's."""
-        return PORTFOLIO[0].init(cluster)
-
-    def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
-        """Simulate the candidates, and let the best take over."""
-        notes, active = Notes.read(history.plan.params, self.w_price), int(history.plan.active_idx[0])
-        told = view, history, waiting
-        found = simulated(notes, active, told, rollout, self.window, "mean")
-        if found is None:
-            return None
-        cost = found.cost
-        has_gained = is_better(cost[-1], cost[TUNED], self.hysteresis_frac)
+    def best(self, notes: Notes, cost: Floats, active: int, has_gained: bool) -> tuple[int, Floats]:
+        """The least mean, if it is better enough; the cost index counts with the change that gained."""
         if has_gained:
             cost[TUNED] = cost[-1]
-        after = notes.after(history, found, active, has_gained)
-        best = int(np.argmin(cost[:-1].mean(axis=1)))
-        if is_better(cost[best], cost[active], self.hysteresis_frac):
-            active = best
-        return empty_plan()._replace(params=after.written(), active_idx=np.array([active]), price=found.price)
-
-    def evidence(self, plan: Plan) -> Evidence | None:
-        """The last rollout."""
-        return evidence_of(plan, "mean")
+        least = int(np.argmin(cost[:-1].mean(axis=1)))
+        is_next = is_better(cost[least], cost[active], self.hysteresis_frac)
+        return least if is_next else active, notes.scores

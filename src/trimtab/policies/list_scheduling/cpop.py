@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, own_s
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import PLAIN_REQUESTS
+from trimtab.domain.view import Memory, Plan, View, can_take, needs_of, own_s
+from trimtab.policies.shared.delivery import StagePolicy, delivered_completion_s
+from trimtab.policies.shared.selection import NOTES, rank_noted
 
 
 @helper(inline=True)
@@ -25,7 +20,7 @@ def path_through_s(work: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Cpop(Policy):
+class Cpop(StagePolicy):
     """Serve the stage of the longest path through it first; critical stages on the fastest node that is free.
 
     Idea
@@ -51,15 +46,6 @@ class Cpop(Policy):
     """
 
     name: ClassVar[str] = "cpop"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        **WITHOUT_DELIVERY,
-        Need.CHAINS: PLAIN_REQUESTS,
-    }
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel

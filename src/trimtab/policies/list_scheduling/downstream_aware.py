@@ -24,7 +24,7 @@ from trimtab.policies.shared.claims import (
     room_for_claims,
     wait_behind_s,
 )
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s, transfer_s
+from trimtab.policies.shared.delivery import DeliveryPolicy, delivered_completion_s, transfer_s
 from trimtab.policies.shared.room import last_if_full, starts_now
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.waits import idle_at, n_idle, room_for_idle
@@ -197,7 +197,7 @@ class DownstreamAware(Policy):
         {Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.RESOURCES, Need.CHAINS, Need.HOLDING}
     )
     degrades: ClassVar[Mapping[Need, str]] = {
-        **WITHOUT_DELIVERY,
+        **DeliveryPolicy.degrades,
         Need.RESOURCES: SLOTS_ONLY,
         Need.CHAINS: PLAIN_REQUESTS,
     }

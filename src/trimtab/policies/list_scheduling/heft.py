@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, rank_by_delivery
-from trimtab.policies.shared.selection import notes_room
-from trimtab.policies.shared.without import PLAIN_REQUESTS
+from trimtab.domain.view import Memory, Plan, View
+from trimtab.policies.shared.delivery import StagePolicy
 
 
 @dataclass(frozen=True)
-class Heft(Policy):
+class Heft(StagePolicy):
     """Serve the ready stage of the highest rank first, on the node where it is expected to finish first.
 
     Idea
@@ -43,21 +37,6 @@ class Heft(Policy):
     """
 
     name: ClassVar[str] = "heft"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        **WITHOUT_DELIVERY,
-        Need.CHAINS: PLAIN_REQUESTS,
-    }
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
-
-    @staticmethod
-    @kernel
-    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by expected finish."""
-        return rank_by_delivery(view, needs_of(work), memory, ranking)
 
     @staticmethod
     @kernel

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, rank_by_delivery
-from trimtab.policies.shared.selection import notes_room
+from trimtab.domain.view import Memory, Plan, View, needs_of
+from trimtab.policies.shared.delivery import DeliveryPolicy, rank_by_delivery
 
 
 @dataclass(frozen=True)
-class MaxMin(Policy):
+class MaxMin(DeliveryPolicy):
     """Place the waiting task first whose earliest finish is the latest.
 
     Idea
@@ -39,13 +34,7 @@ class MaxMin(Policy):
     """
 
     name: ClassVar[str] = "max-min"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
-    degrades: ClassVar[Mapping[Need, str]] = WITHOUT_DELIVERY
     compares: ClassVar[int] = 128
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel

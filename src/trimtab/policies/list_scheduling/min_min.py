@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, rank_by_delivery
-from trimtab.policies.shared.selection import notes_room
+from trimtab.policies.shared.delivery import DeliveryPolicy
 
 
 @dataclass(frozen=True)
-class MinMin(Policy):
+class MinMin(DeliveryPolicy):
     """Place the waiting task first whose earliest finish is the soonest.
 
     Idea
@@ -39,16 +32,4 @@ class MinMin(Policy):
     """
 
     name: ClassVar[str] = "min-min"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
-    degrades: ClassVar[Mapping[Need, str]] = WITHOUT_DELIVERY
     compares: ClassVar[int] = 128
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
-
-    @staticmethod
-    @kernel
-    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by expected finish, which is the score."""
-        return rank_by_delivery(view, needs_of(work), memory, ranking)

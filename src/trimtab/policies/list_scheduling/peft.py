@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,17 +9,14 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
+from trimtab.policies.shared.delivery import StagePolicy, delivered_completion_s
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.what_follows import least_after_s, notes_and_types, outlook
-from trimtab.policies.shared.without import PLAIN_REQUESTS
 
 
 @dataclass(frozen=True)
-class Peft(Policy):
+class Peft(StagePolicy):
     """Choose the node by expected finish plus the least time of what follows from there.
 
     Idea
@@ -46,11 +42,6 @@ class Peft(Policy):
     """
 
     name: ClassVar[str] = "peft"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS, Need.CHAINS})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        **WITHOUT_DELIVERY,
-        Need.CHAINS: PLAIN_REQUESTS,
-    }
 
     def init(self, cluster: Cluster) -> Memory:
         """Notes of the nodes, and how many there are of each type."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, type_of_node
-from trimtab.policies.shared.delivery import WITHOUT_DELIVERY, delivered_completion_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.domain.view import Memory, Plan, View, can_take, needs_of, type_of_node
+from trimtab.policies.shared.delivery import DeliveryPolicy, delivered_completion_s
+from trimtab.policies.shared.selection import NOTES, rank_noted
 
 
 @dataclass(frozen=True)
-class Sufferage(Policy):
+class Sufferage(DeliveryPolicy):
     """Place the waiting task first that would lose most if it did not get its best node.
 
     Idea
@@ -42,13 +38,7 @@ class Sufferage(Policy):
     """
 
     name: ClassVar[str] = "sufferage"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
-    degrades: ClassVar[Mapping[Need, str]] = WITHOUT_DELIVERY
     compares: ClassVar[int] = 128
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     @staticmethod
     @kernel

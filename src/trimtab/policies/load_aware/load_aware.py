@@ -13,17 +13,16 @@ from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
-from trimtab.policies.shared.kept_scores import drop_changed, none_kept
+from trimtab.domain.view import Memory, Plan, View, can_take, needs_of
 from trimtab.policies.shared.room import (
-    drop_changed_models,
+    kept_at,
+    kept_memory,
     memory_column,
     memory_share,
     models_take_memory,
-    no_models_kept,
     share_of,
 )
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.waits import expected_wait_s
 from trimtab.policies.shared.without import NO_MODEL_MEMORY
 
@@ -96,25 +95,18 @@ class LoadAware(Policy):
         """Weights, those of resources as in the cluster; notes, models' memory, and kept loads of nodes."""
         given = self.cpu, self.ram, self.io, self.network, self.gpu, self.gpu_memory
         of = dict(zip(RESOURCES, given, strict=True))
-        column, takes = memory_column(cluster), models_take_memory(cluster)
+        column = memory_column(cluster)
         weights = [of.get(name, 0.0) for name in cluster.resource_names]  # type: ignore[call-overload]
-        if takes and column >= 0:
+        if models_take_memory(cluster) and column >= 0:
             weights[column] = 0.0  # it is counted once, with the models
-        params = [self.queue, self.backlog, self.gpu_memory, *weights]
-        floats = [*np.zeros(notes_room(cluster.n_nodes)), *no_models_kept(cluster), *none_kept(cluster)]
-        return memory(params, [int(takes), column], floats)
+        return kept_memory(cluster, [self.queue, self.backlog, self.gpu_memory, *weights])
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank all nodes by load."""
         needs, floats, weights = needs_of(work), memory.floats, memory.params
-        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
-        drop_changed(view, floats, first)
-        models, has_models = first - view.context.n_nodes, memory.ints[0] == 1
-        if has_models:
-            drop_changed_models(view, floats, models)
-        first += needs.class_idx * view.context.n_nodes
+        first, models, has_models = kept_at(view, needs, memory)
         for j in range(view.context.n_nodes):
             if floats[first + j] != floats[first + j]:  # not kept
                 floats[first + j] = _resource_load(view, needs, j, weights)

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.cluster import Cluster, Floats
+from trimtab.domain.cluster import Floats
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Count, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
     Plan,
@@ -21,12 +20,11 @@ from trimtab.domain.view import (
     can_take,
     empty_plan,
     estimate_s,
-    memory,
     needs_of,
     type_of_node,
 )
 from trimtab.policies.shared.demand_forecast import ForecasterName, counts, forecast_means, mean_services_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.waits import OVERDUE_FRAC
 
 PASSES = 8  # over the nodes, to find the level: each leaves out those above it, until none is
@@ -102,7 +100,7 @@ def draw_below(view: View, plan: Plan, floats: Any, level: float, u: float) -> i
 
 
 @dataclass(frozen=True)
-class LoadForecast(Policy):
+class LoadForecast(NotingPolicy):
     """Send each request to the node of least load, by the report and a forecast of what came since.
 
     Idea
@@ -149,10 +147,6 @@ class LoadForecast(Policy):
     draws: Count = 1
     plan_period_s: Positive = 2.0
     forecaster: ForecasterName = "mixture"
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """The forecast rate of arrivals, and the mean service on each node."""

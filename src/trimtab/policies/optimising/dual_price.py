@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of, own_s
+from trimtab.domain.view import Plan, View, empty_plan
 from trimtab.policies.shared.demand_forecast import expected
-from trimtab.policies.shared.prices import smoothed_prices
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.prices import PricePolicy, smoothed_prices
 
 
 @dataclass(frozen=True)
-class DualPrice(Policy):
+class DualPrice(PricePolicy):
     """Send each request where its completion plus the price of its node time is least.
 
     Idea
@@ -52,31 +42,12 @@ class DualPrice(Policy):
     """
 
     name: ClassVar[str] = "dual-price"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     plan_period_s: Positive = 5.0
     services: Positive = 4.0
     left_out: NonNegative = 3.0
     kept: Fraction = 0.8
 
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
-
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Prices of the nodes' time."""
         work = expected(view, history, waiting, self.plan_period_s, self.services)
         return empty_plan()._replace(price=smoothed_prices(work, history.plan, self.left_out, self.kept))
-
-    @staticmethod
-    @kernel
-    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank all nodes by completion and price."""
-        needs, floats = needs_of(work), memory.floats
-        for j in range(view.context.n_nodes):
-            price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
-            score = expected_wait_s(view, j) + (1.0 + price) * own_s(view, needs, j)
-            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
-        return int(rank_noted(floats, ranking, view.context.n_nodes))

@@ -9,21 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
+from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.delivery import has_outlook, with_outages_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 
 
 @dataclass(frozen=True)
-class OutageAware(Policy):
+class OutageAware(NotingPolicy):
     """Send each request to where it is expected to complete first, failures and planned outages included.
 
     Idea
@@ -53,10 +51,6 @@ class OutageAware(Policy):
         Need.RESIDENCY: NO_LOADS,
     }
     plan_period_s: Positive = 5.0
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:
         """Failure rates and next outages of the nodes."""

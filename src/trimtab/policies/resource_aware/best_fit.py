@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from trimtab.compiled.kernel import kernel
-from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, needs_of
-from trimtab.policies.shared.room import note_room, room_memory
-from trimtab.policies.shared.selection import rank_noted
-from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
+from trimtab.policies.shared.room import RoomPolicy
 
 
 @dataclass(frozen=True)
-class BestFit(Policy):
+class BestFit(RoomPolicy):
     """Pack: of the nodes where the request fits now, the one with the least left over after it.
 
     Idea
@@ -49,19 +41,3 @@ class BestFit(Policy):
     """
 
     name: ClassVar[str] = "best-fit"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.RESIDENCY, Need.HOLDING})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESOURCES: SLOTS_ONLY,
-        Need.RESIDENCY: NO_MODEL_MEMORY,
-    }
-
-    def init(self, cluster: Cluster) -> Memory:
-        """As `room_memory` says."""
-        return room_memory(cluster)
-
-    @staticmethod
-    @kernel
-    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
-        """Rank the nodes where it fits by what would be left, least first."""
-        note_room(view, needs_of(work), memory, 1.0)
-        return int(rank_noted(memory.floats, ranking, view.context.n_nodes))

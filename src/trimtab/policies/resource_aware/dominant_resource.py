@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,23 +9,18 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, memory, needs_of
-from trimtab.policies.shared.kept_scores import drop_changed, none_kept
+from trimtab.domain.view import Memory, Plan, View, needs_of
 from trimtab.policies.shared.room import (
-    drop_changed_models,
+    RoomPolicy,
     has_room,
     is_slot_free,
-    memory_column,
+    kept_at,
+    kept_memory,
     memory_share,
-    models_take_memory,
     n_resources,
-    no_models_kept,
     share_of,
 )
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
+from trimtab.policies.shared.selection import NOTES, rank_noted
 
 
 @helper(inline=True)
@@ -39,7 +33,7 @@ def _dominant_share(view: View, work: Any, j: int) -> float:
 
 
 @dataclass(frozen=True)
-class DominantResource(Policy):
+class DominantResource(RoomPolicy):
     """Balance: of the nodes where the request fits now, the one with the least maximal share in use after it.
 
     Idea
@@ -69,28 +63,17 @@ class DominantResource(Policy):
     """
 
     name: ClassVar[str] = "dominant-resource"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.RESIDENCY, Need.HOLDING})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESOURCES: SLOTS_ONLY,
-        Need.RESIDENCY: NO_MODEL_MEMORY,
-    }
 
     def init(self, cluster: Cluster) -> Memory:
-        """Whether models take memory, and its column; notes of nodes, models' memory, and kept scores."""
-        floats = [*np.zeros(notes_room(cluster.n_nodes)), *no_models_kept(cluster), *none_kept(cluster)]
-        return memory(ints=[int(models_take_memory(cluster)), memory_column(cluster)], floats=floats)
+        """As `kept_memory`."""
+        return kept_memory(cluster)
 
     @staticmethod
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank the nodes where it fits by their dominant share, least first."""
         needs, floats = needs_of(work), memory.floats
-        first = len(floats) - len(view.fixed_s) * view.context.n_nodes
-        drop_changed(view, floats, first)
-        models, has_models = first - view.context.n_nodes, memory.ints[0] == 1
-        if has_models:
-            drop_changed_models(view, floats, models)
-        first += needs.class_idx * view.context.n_nodes
+        first, models, has_models = kept_at(view, needs, memory)
         for j in range(view.context.n_nodes):
             if floats[first + j] != floats[first + j]:  # not kept
                 floats[first + j] = _dominant_share(view, needs, j) if has_room(view, needs, j) else np.inf

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.cluster import Cluster, Floats, Ints
+from trimtab.domain.cluster import Floats, Ints
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     BINDING,
     Memory,
@@ -21,12 +20,11 @@ from trimtab.domain.view import (
     View,
     can_take,
     empty_plan,
-    memory,
     needs_of,
     own_s,
 )
 from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
-from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 
 MOST_SLOTS = 512  # that one matching looks at, the soonest free
@@ -59,7 +57,7 @@ def slots_ahead(view: View) -> tuple[Ints, Floats]:
 
 
 @dataclass(frozen=True)
-class Hungarian(Policy):
+class Hungarian(NotingPolicy):
     """Send a request to an idle node at once; match waiting requests to slots at least total cost.
 
     Idea
@@ -100,10 +98,6 @@ class Hungarian(Policy):
     binds: ClassVar[bool] = True
     plan_period_s: Positive = 0.25
     ageing: NonNegative = 1.0
-
-    def init(self, cluster: Cluster) -> Memory:
-        """Notes of the nodes."""
-        return memory(floats=notes_room(cluster.n_nodes))
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Match what waits to slots."""

@@ -8,11 +8,11 @@ These are failures per second, and begin and end of the next planned outage, as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper, plain
+from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.needs import Need
 from trimtab.domain.view import (
     Memory,
@@ -21,13 +21,14 @@ from trimtab.domain.view import (
     can_take,
     estimate_s,
     missing_load_s,
+    needs_of,
     type_of_node,
     zone_of_node,
 )
 from trimtab.forecast.availability import with_restarts_s
-from trimtab.policies.shared.selection import NOTES, rank_noted
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS
+from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
 
 
 @helper(inline=True)
@@ -57,14 +58,6 @@ def transfer_s(view: View, work: Any, j: int) -> float:
     return seconds
 
 
-WITHOUT_DELIVERY: Final[Mapping[Need, str]] = {
-    Need.RESIDENCY: NO_LOADS,
-    Need.ZONES: NO_ROUND_TRIPS,
-    Need.LINKS: NO_LINKS,
-}
-"""The needs of `delivered_completion_s`, and the effects where they are not met."""
-
-
 @helper(inline=True)
 def delivered_completion_s(view: View, work: Any, j: int) -> float:
     """Expected seconds until node j has served this work, including the transfer; j can serve the work."""
@@ -80,6 +73,30 @@ def rank_by_delivery(view: View, needs: Any, memory: Memory, ranking: Any) -> in
         is_able = can_take(view, needs, j)
         floats[NOTES + j] = delivered_completion_s(view, needs, j) if is_able else np.inf
     return int(rank_noted(floats, ranking, view.context.n_nodes))
+
+
+class DeliveryPolicy(NotingPolicy):
+    """Base of policies that rank by `delivered_completion_s`, unless they have a `dispatch` of their own."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY, Need.ZONES, Need.LINKS})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+        Need.ZONES: NO_ROUND_TRIPS,
+        Need.LINKS: NO_LINKS,
+    }
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by expected completion."""
+        return rank_by_delivery(view, needs_of(work), memory, ranking)
+
+
+class StagePolicy(DeliveryPolicy):
+    """Base of such policies that read where in its run a stage is."""
+
+    needs: ClassVar[frozenset[Need]] = DeliveryPolicy.needs | {Need.CHAINS}
+    degrades: ClassVar[Mapping[Need, str]] = {**DeliveryPolicy.degrades, Need.CHAINS: PLAIN_REQUESTS}
 
 
 COLUMNS: Final = 3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.needs import Need
+from trimtab.domain.parameters import Count, NonNegative
 from trimtab.domain.planning import Evidence, History, Rollout, Variant
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Plan, View, empty_plan
+from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.data_aware.locality import Locality
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork
@@ -21,6 +24,7 @@ from trimtab.policies.predictive.outage_aware import OutageAware
 from trimtab.policies.predictive.watch import availability
 
 Floats = NDArray[np.float64]
+Objective: TypeAlias = Literal["mean", "p99"]
 
 COST_INDEX, LATE_BINDING, DUAL_PRICE, OUTAGE_AWARE = CostIndex(), LateBinding(), DualPrice(), OutageAware()
 PORTFOLIO: tuple[Policy, ...] = (
@@ -150,6 +154,50 @@ def simulated(
     return Simulated(cost, price, watch)
 
 
+class PortfolioPolicy(Policy):
+    """Base of policies that let the candidate of the portfolio decide that does best in rollouts."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
+    objective: Objective = "mean"
+    window: Count
+    w_price: NonNegative
+    hysteresis_frac: NonNegative
+
+    dispatch = staticmethod(PORTFOLIO[0].dispatch)
+
+    @property
+    def candidates(self) -> tuple[Policy, ...]:
+        """The portfolio."""
+        return PORTFOLIO
+
+    def init(self, cluster: Cluster) -> Memory:
+        """The first candidate's."""
+        return PORTFOLIO[0].init(cluster)
+
+    def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
+        """Simulate the candidates, and let the best take over."""
+        notes, active = Notes.read(history.plan.params, self.w_price), int(history.plan.active_idx[0])
+        found = simulated(notes, active, (view, history, waiting), rollout, self.window, self.objective)
+        if found is None:
+            return None
+        has_gained = is_better(found.cost[-1], found.cost[TUNED], self.hysteresis_frac)
+        best, scores = self.best(notes, found.cost, active, has_gained)
+        params = notes.after(history, found, active, has_gained)._replace(scores=scores).written()
+        return empty_plan()._replace(params=params, active_idx=np.array([best]), price=found.price)
+
+    def best(self, notes: Notes, cost: Floats, active: int, has_gained: bool) -> tuple[int, Floats]:
+        """The candidate to be in force after a rollout, and the next `Notes.scores`; `cost`: `Simulated`'s.
+
+        `has_gained`: the last row of `cost`, the cost index after the local change, is better than its row.
+        """
+        raise NotImplementedError
+
+    def evidence(self, plan: Plan) -> Evidence | None:
+        """The last rollout; None before the first."""
+        told = Notes.read(plan.params).told
+        return Evidence(self.objective, *told) if told.size else None
+
+
 def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void] | None:
     """Work to simulate: the last `window` arrivals at their distances; while they are few, declared work.
 
@@ -194,12 +242,6 @@ def is_better(challenger: Floats, holder: Floats, hysteresis_frac: float) -> boo
         return False
     means = _batch_means(gain)
     return bool(means.mean() > _error_s(means))
-
-
-def evidence_of(plan: Plan, objective: str) -> Evidence | None:
-    """The findings of rollouts when this plan was made; None before the first."""
-    told = Notes.read(plan.params).told
-    return Evidence(objective, *told) if told.size else None
 
 
 def _told(cost: Floats, active: int) -> Floats:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Floats
-from trimtab.domain.view import Plan
+from trimtab.domain.needs import Need
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
 from trimtab.policies.shared.demand_forecast import Expected
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
+from trimtab.policies.shared.waits import expected_wait_s
+from trimtab.policies.shared.without import NO_LOADS
 
 LOTS = 24  # that the expected work is divided into: the dual is linear in their number
 STAGES_FRAC = (0.1, 0.03)  # of the smoothing
@@ -46,3 +63,26 @@ def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
     candidates = CandidatePairs(np.where(is_pair, order, -1).astype(np.int32), cost, used, capacity, nowhere)
     dual = climb(candidates, np.append(start, 0.0)[:, None], stages=STAGES_FRAC, iterations=ITERATIONS)
     return np.asarray(dual.prices[:n, 0], np.float64)
+
+
+class PricePolicy(NotingPolicy):
+    """Base of policies that plan `weights`, factors of the nodes' estimates, or `price`, of their time."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESIDENCY: NO_LOADS,
+    }
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by completion, corrected where there are weights, and price."""
+        needs, floats = needs_of(work), memory.floats
+        for j in range(view.context.n_nodes):
+            weight = plan.weights[j] if len(plan.weights) > 0 else 1.0
+            price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
+            service_s = weight * estimate_s(view, needs, type_of_node(view, j))
+            own_s = missing_load_s(view, needs, j) + service_s
+            score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
+            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

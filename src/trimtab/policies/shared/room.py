@@ -13,15 +13,19 @@ Where a cluster models no resources, slots are the only one, and every request t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from trimtab.compiled.kernel import helper
+from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.view import Memory, View, can_take, memory, type_of_node
+from trimtab.domain.needs import Need
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, type_of_node
 from trimtab.policies.shared.kept_scores import drop_changed, none_kept
-from trimtab.policies.shared.selection import NOTES, notes_room
+from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
 
 
 def memory_column(cluster: Cluster) -> int:
@@ -35,16 +39,30 @@ def models_take_memory(cluster: Cluster) -> bool:
     return bool(cluster.item_gib.any() and np.isfinite(of_nodes).all() and of_nodes.all())
 
 
-def no_models_kept(cluster: Cluster) -> Floats:
-    """Room for what the models of each node take, [nodes]; nan = not kept. Empty where they take nothing."""
-    return np.full(cluster.n_nodes if models_take_memory(cluster) else 0, np.nan)
+def kept_memory(cluster: Cluster, params: Sequence[float] = ()) -> Memory:
+    """Memory of policies that keep scores: `params`; whether models take memory, and its column.
+
+    `floats`: notes of the nodes, what the models of each take (only if they do), and kept scores.
+    """
+    takes, n = models_take_memory(cluster), cluster.n_nodes
+    floats = [*np.zeros(notes_room(n)), *np.full(n if takes else 0, np.nan), *none_kept(cluster)]
+    return memory(params, [int(takes), memory_column(cluster)], floats)
 
 
 @helper(inline=True)
-def drop_changed_models(view: View, floats: Any, first: int) -> None:
-    """Drop what is kept, from `first` on, of nodes that have changed."""
-    for i in range(view.context.n_changed):
-        floats[first + view.changed[i]] = np.nan
+def kept_at(view: View, work: Any, memory: Memory) -> tuple[int, int, bool]:
+    """Where scores of the work's class are kept, and where what models take, if they do; whether they do.
+
+    Drops what is kept of nodes that have changed.
+    """
+    floats, n = memory.floats, view.context.n_nodes
+    first = len(floats) - len(view.fixed_s) * n
+    drop_changed(view, floats, first)
+    models, has_models = first - n, memory.ints[0] == 1
+    if has_models:
+        for i in range(view.context.n_changed):
+            floats[models + view.changed[i]] = np.nan
+    return first + work.class_idx * n, models, has_models
 
 
 @helper
@@ -70,44 +88,55 @@ def memory_share(view: View, work: Any, floats: Any, first: int, j: int, column:
 FULL: Final = 1e3  # added to the scores of nodes that have to unload models: all others come first
 
 
-def room_memory(cluster: Cluster) -> Memory:
-    """Memory of policies that score nodes by `note_room`.
-
-    The most that a node has of each resource, of accelerator memory last; whether models take memory, and its
-    column; notes of the nodes, what models take, and kept scores.
-    """
-    column, takes = memory_column(cluster), models_take_memory(cluster)
-    most = [*largest(cluster), float(cluster.memory_gib[cluster.type_idx].max())]
-    if takes and column >= 0:
-        most[column] = 0.0  # `room_left` leaves it out: it is counted once, with the models
-    floats = [*np.zeros(notes_room(cluster.n_nodes)), *no_models_kept(cluster), *none_kept(cluster)]
-    return memory(most, [int(takes), column], floats)
-
-
 @helper(inline=True)
 def _room_of_memory(view: View, j: int, share: float, largest_gib: float) -> float:
     return float((1.0 - share) * view.memory_gib[type_of_node(view, j)] / largest_gib)
 
 
 @helper
-def note_room(view: View, work: Any, memory: Memory, sign: float) -> None:
-    """Note `sign` × what would be left on each node; inf where the work does not fit now."""
-    floats, most, n = memory.floats, memory.params, view.context.n_nodes
-    first = len(floats) - len(view.fixed_s) * n
-    drop_changed(view, floats, first)
-    models, has_models = first - n, memory.ints[0] == 1
-    if has_models:
-        drop_changed_models(view, floats, models)
-    first += work.class_idx * n
-    for j in range(n):
+def _note_room(view: View, work: Any, memory: Memory) -> None:
+    """Note what would be left on each node, with its sign; inf where the work does not fit now."""
+    floats, most = memory.floats, memory.params
+    largest_gib, sign = most[len(most) - 2], most[len(most) - 1]
+    first, models, has_models = kept_at(view, work, memory)
+    for j in range(view.context.n_nodes):
         if floats[first + j] != floats[first + j]:  # not kept
             score = sign * room_left(view, work, j, most) + last_if_full(view, work, j)
             floats[first + j] = score if has_room(view, work, j) else np.inf
         floats[NOTES + j] = floats[first + j] if is_slot_free(view, work, j) else np.inf
         if has_models and floats[NOTES + j] < np.inf:
             share = memory_share(view, work, floats, models, j, memory.ints[1])
-            left = _room_of_memory(view, j, share, most[len(most) - 1])
+            left = _room_of_memory(view, j, share, largest_gib)
             floats[NOTES + j] += FULL if share > 1.0 else sign * left
+
+
+class RoomPolicy(Policy):
+    """Base of policies that send work only where it fits now.
+
+    Without functions of their own they rank by what is left over: the sum over resources, each relative to
+    the most that any node has of it.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.RESIDENCY, Need.HOLDING})
+    degrades: ClassVar[Mapping[Need, str]] = {
+        Need.RESOURCES: SLOTS_ONLY,
+        Need.RESIDENCY: NO_MODEL_MEMORY,
+    }
+    sign: ClassVar[float] = 1.0  # 1 = least left over first, -1 = most
+
+    def init(self, cluster: Cluster) -> Memory:
+        """As `kept_memory`; params: the most that a node has of each resource and of its memory; the sign."""
+        most, column = largest(cluster), memory_column(cluster)
+        if models_take_memory(cluster) and column >= 0:
+            most[column] = 0.0  # `room_left` leaves it out: it is counted once, with the models
+        return kept_memory(cluster, [*most, cluster.memory_gib[cluster.type_idx].max(), self.sign])
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank the nodes where it fits by what would be left."""
+        _note_room(view, needs_of(work), memory)
+        return int(rank_noted(memory.floats, ranking, view.context.n_nodes))
 
 
 NEARLY_ALL_FRAC: Final = 0.98  # of a resource in use: such a node comes last to work of unknown demand

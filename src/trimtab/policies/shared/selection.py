@@ -8,7 +8,9 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, plain
 from trimtab.compiled.numba_extras import lowest_bit
-from trimtab.domain.view import MAX_RANKED, View, can_take
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.policy import Policy
+from trimtab.domain.view import MAX_RANKED, Memory, View, can_take, memory
 
 NOTES = 0  # in `memory.floats`: where notes begin, one per node
 AT_ONCE = 60  # numbers compared with a bound at once: one bit each of an integer
@@ -85,6 +87,14 @@ def rank_best(ranking: Any, count: int, most: int, j: int, score: float) -> int:
 def notes_room(n_nodes: int) -> int:
     """Numbers of `memory.floats` that `rank_noted` takes, from its begin on: one per node."""
     return NOTES + n_nodes
+
+
+class NotingPolicy(Policy):
+    """Base of policies whose memory is the notes of the nodes."""
+
+    def init(self, cluster: Cluster) -> Memory:
+        """Notes of the nodes."""
+        return memory(floats=notes_room(cluster.n_nodes))
 
 
 @helper(inline=True)
