@@ -45,7 +45,6 @@ from trimtab.live.stage_backend import (
 )
 
 if TYPE_CHECKING:
-    from trimtab.chains.recording import Recorder
     from trimtab.chains.run_metrics import StageMetrics
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ INTERPRETED_IN_FLIGHT = 32  # inputs in the loop while decisions are not compile
 _NEVER_S = float("inf")
 
 
-class ChainHost:
+class ChainHost(HostState):
     """Runs some chains on one backend.
 
     Args:
@@ -84,95 +83,90 @@ class ChainHost:
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
     ) -> None:
+        super().__init__(chains, backend, profile or Profiling())
         self._metrics = metrics
         self._decider, self._rows, self._seed = decider, rows, seed
-        self._state = HostState(chains, backend, self._wake, profile or Profiling())
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None
-        self._endings = RunEndings(self._state)
-        self.outcomes = StageOutcomes(self._state, self._endings, seed, metrics)
-        self._intake = RunIntake(self._state, in_flight, self.outcomes, self._endings)
-        self._budget = ValueBudget(self._state, values_gib)
-        limits = LimitedStages(self._state)
-        self._attempts = StageAttempts(self._state, self._budget, limits, fuse_s)
-        self._batches = StageBatches(self._state, self._budget, limits)
-        self._shared = SharedStates(self._state.steps)
+        self._endings = RunEndings(self)
+        self.outcomes = StageOutcomes(self, self._endings, seed, metrics)
+        self._intake = RunIntake(self, in_flight, self.outcomes, self._endings)
+        self._budget = ValueBudget(self, values_gib)
+        limits = LimitedStages(self)
+        self._attempts = StageAttempts(self, self._budget, limits, fuse_s)
+        self._batches = StageBatches(self, self._budget, limits)
+        self._shared = SharedStates(self.steps)
         if place is not None:
             if isinstance(backend, VirtualBackend):
                 raise UsageError("simulated work is not recorded", field="journal", expected="no journal")
             from trimtab.chains.recording import Recorder  # loads the database's packages
 
-            self._state.recorder = Recorder(
+            self.recorder = Recorder(
                 place,
                 values,
                 get=backend.get,
-                refs=self._state.refs,
+                refs=self.refs,
                 cancelled=self._cancel_by_id,
                 failed=self._crash,
             )
 
     @property
-    def recorder(self) -> Recorder | None:
-        """The recorder of runs; None = they are not recorded."""
-        return self._state.recorder
-
-    @property
     def is_compiled(self) -> bool:
         """Whether decisions run as machine code."""
-        return self._state.loop.is_compiled
+        return self.loop.is_compiled
 
     # Life.
 
     async def open(self) -> None:
         """Start the backend and the loop. Raises UsageError for stages that can't be placed."""
-        self._loop, state = asyncio.get_running_loop(), self._state
+        self._event_loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:  # what has started ends if a later part does not start
-            opened.push_async_callback(state.backend.close)
+            opened.push_async_callback(self.backend.close)
             peaks_gib: dict[str, float] = {}
-            if state.recorder is not None:
-                await state.recorder.open(state.chains)
-                opened.push_async_callback(state.recorder.close)
-                peaks_gib = await state.recorder.peaks_gib(state.chains)
-            state.loop = DecisionLoop(
-                state.chains,
-                placed_by_peaks(state.codes, peaks_gib, state.backend.nodes),
-                state.backend.nodes,
+            if self.recorder is not None:
+                await self.recorder.open(self.chains)
+                opened.push_async_callback(self.recorder.close)
+                peaks_gib = await self.recorder.peaks_gib(self.chains)
+            self.loop = DecisionLoop(
+                self.chains,
+                placed_by_peaks(self.codes, peaks_gib, self.backend.nodes),
+                self.backend.nodes,
                 self._decider,
-                hints_s={step.code_name: step.stage.stage_options.cost_s for step in state.steps},
+                hints_s={step.code_name: step.stage.stage_options.cost_s for step in self.steps},
                 rows=self._rows,
                 seed=self._seed,
-                plans_inline=isinstance(state.backend, VirtualBackend),
-                wake=self._wake,
+                plans_inline=isinstance(self.backend, VirtualBackend),
+                wake=self.wake,
             )
-            opened.callback(state.loop.close)
-            if not isinstance(state.backend, VirtualBackend):
+            opened.callback(self.loop.close)
+            if not isinstance(self.backend, VirtualBackend):
                 opened.push_async_callback(self._shared.close)
-                await self._shared.open(state.backend)
-                state.codes = self._shared.with_addresses(state.codes)
-            await state.backend.open(state.codes, self._on_change)
+                await self._shared.open(self.backend)
+                self.codes = self._shared.with_addresses(self.codes)
+            await self.backend.open(self.codes, self._on_change)
             self._budget.open()
-            await state.put_constants()
+            await self.put_constants()
             if not self.is_compiled:
                 self._intake.in_flight = min(self._intake.in_flight, INTERPRETED_IN_FLIGHT)
             await self._batches.open()
-            await state.loop.open()
-            if isinstance(state.backend, GrowingBackend):
-                state.backend.follow_queue(state.demand)
-            if isinstance(state.backend, LosableBackend):
-                state.backend.tell_loss(self._on_loss)
+            await self.loop.open()
+            if isinstance(self.backend, GrowingBackend):
+                self.backend.follow_queue(self.demand)
+            if isinstance(self.backend, LosableBackend):
+                self.backend.tell_loss(self._on_loss)
             if self._metrics is not None:
-                self._metrics.begin(state.chains, state.error_frac)
+                self._metrics.begin(self.chains, self.error_frac)
             self._opened = opened.pop_all()
 
     async def close(self) -> None:
         """Stop what runs, and the backend. With a journal, stopped runs can be resumed."""
-        self._state.is_closing = True
-        for run in list(self._state.runs.values()):
+        self.is_closing = True
+        for run in list(self.runs.values()):
             self.cancel(run)
         if self._timer is not None:
             self._timer.cancel()
-        await self._state.settled()
+        await self.settled()
         await self._opened.aclose()
 
     # Runs.
@@ -182,29 +176,30 @@ class ChainHost:
         if self._loss is not None:
             run.fail(self._loss)
             return
-        run.begun_s = self._state.now_s()
+        run.begun_s = self.now_s()
         run.counts = [StageCounts() for _ in run.chain.steps]
-        self._state.runs[run.id] = run
+        self.runs[run.id] = run
         if self._metrics is not None:
             self._metrics.watch(run)
         log_begin(run)
         self._intake.feed(run)
-        self._wake()
+        self.wake()
 
     def cancel(self, run: ChainRun, state: State = State.CANCELLED) -> None:
         """End a run: its attempts are cancelled, inputs that have not begun are dropped."""
         self._intake.cancel(run, state)
 
     def _cancel_by_id(self, run_id: str) -> None:
-        if (run := self._state.runs.get(run_id)) is not None:
+        if (run := self.runs.get(run_id)) is not None:
             self.cancel(run)
 
     # Turns.
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Take a turn soon."""
         if not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._event_loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -217,39 +212,39 @@ class ChainHost:
         """A fault of the host itself: end all runs, so that no caller waits for them."""
         if not isinstance(error, TrimtabError):  # callers are told, in words
             logger.exception("the host of chains failed", exc_info=error)
-        runs, self._state.runs = self._state.runs, {}
+        runs, self.runs = self.runs, {}
         for run in runs.values():
             run.fail(error)
 
     def _on_loss(self, error: Exception) -> None:
         """The backend's cluster is gone. Runs end, and those in the journal can be resumed elsewhere."""
-        self._loss, self._state.is_closing = error, True
-        runs, self._state.runs = self._state.runs, {}
+        self._loss, self.is_closing = error, True
+        runs, self.runs = self.runs, {}
         for run in runs.values():
-            self._state.spawn(self._endings.end_by_loss(run, error))
+            self.spawn(self._endings.end_by_loss(run, error))
 
     def _take_turn(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        state, loop = self._state, self._state.loop
+        loop = self.loop
         loop.step()
         self._budget.offer()
         for row, node in loop.runs.take_started():
-            self._begin(*state.owners[row], node)
+            self._begin(*self.owners[row], node)
         self._batches.end_turn()
         ended = [
             (over, Status(status))
             for row, status, _ in loop.runs.take_ended()
-            if (over := state.items.pop(row, None)) is not None
+            if (over := self.items.pop(row, None)) is not None
         ]
         for item, how in ended:  # all are out of flight, so that none gets a turn of another
             self._attempts.end_all(item)
             self._intake.end(item, how)
         if ended and self._budget.is_holding:  # another input is the first, and values are free
-            self._wake()
+            self.wake()
         if (next_s := loop.next_event_s()) < _NEVER_S:
-            self._timer = self._loop.call_later(max(0.0, next_s - loop.now_s()), self._wake)
+            self._timer = self._event_loop.call_later(max(0.0, next_s - loop.now_s()), self.wake)
 
     # Attempts.
 
@@ -264,7 +259,7 @@ class ChainHost:
             self._note(begun)
         elif begun is not None:
             self.outcomes.take(begun)
-            self._wake()
+            self.wake()
 
     def _note(self, sent: Sent) -> None:
         """Send attempts as soon as the journal has them, and those that follow them."""
@@ -272,7 +267,7 @@ class ChainHost:
         if recorder is None:
             self._send(sent)
             return
-        name = self._state.loop.node_names[sent.node]
+        name = self.loop.node_names[sent.node]
         for item, at, attempt in sent.members:
             for member in item.in_turn(at, attempt)[1:]:
                 recorder.note_attempt(item, member, item.attempts[member], name)
@@ -288,7 +283,7 @@ class ChainHost:
         sent, work = started
         asyncio.ensure_future(work).add_done_callback(partial(self._on_outcome, sent))
         if not sent.is_batch and (wait_s := self._attempts.look_in_s(sent)) > 0.0:
-            self._loop.call_later(wait_s, self._look, sent)
+            self._event_loop.call_later(wait_s, self._look, sent)
 
     def _look(self, sent: Sent) -> None:
         """An attempt has taken as long as it may. Where no other node has room it is looked at again."""
@@ -297,7 +292,7 @@ class ChainHost:
         if (copy := self._attempts.copy(sent)) is not None:
             self._note(copy)
         else:
-            self._loop.call_later(LEAST_S, self._look, sent)
+            self._event_loop.call_later(LEAST_S, self._look, sent)
 
     def _on_outcome(self, sent: Sent, over: asyncio.Future[Outcome]) -> None:
         if over.cancelled():
@@ -306,11 +301,11 @@ class ChainHost:
         try:
             for ended in part.take(sent, outcome_of(over)):
                 self.outcomes.take(ended)
-            self._wake()
+            self.wake()
         except Exception as error:
             self._crash(error)
 
     def _on_change(self, change: NodeChange) -> None:
         """A node has more or fewer places, or takes no new attempts."""
-        self._state.loop.change_node(change)
-        self._wake()
+        self.loop.change_node(change)
+        self.wake()

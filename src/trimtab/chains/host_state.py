@@ -1,10 +1,11 @@
-"""The shared state of a host's parts: runs that are under way, values, and the way to the loop."""
+"""What the parts of a host of chains know of it: runs that are under way, values, and the way to the loop."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,24 +33,17 @@ if TYPE_CHECKING:
 GIB = float(1 << 30)
 
 
-class HostState:
+class HostState(ABC):
     """The state of a host. `loop` and the constants are there once it is open.
 
     Args:
-        wake: lets the host take a turn soon.
         profile: what is profiled.
     """
 
     loop: DecisionLoop
 
-    def __init__(
-        self,
-        chains: Sequence[Chain],
-        backend: StageBackend,
-        wake: Callable[[], None],
-        profile: Profiling,
-    ) -> None:
-        self.chains, self.backend, self.wake = list(chains), backend, wake
+    def __init__(self, chains: Sequence[Chain], backend: StageBackend, profile: Profiling) -> None:
+        self.chains, self.backend = list(chains), backend
         self._given = {
             step.code_name: (constants_of(chain, step), default_of(chain, step))
             for chain in chains
@@ -65,6 +59,10 @@ class HostState:
         self.arrived: Counter[str] = Counter()  # instances that became ready, by the names of their codes
         self._class_of = {code.name: c for c, code in enumerate(self.codes)}
         self._tasks: set[asyncio.Future[Any]] = set()
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Take a turn soon."""
 
     async def put_constants(self) -> None:
         """Make what stages read besides outputs known to the backend."""
