@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.run_journals import recorded
+from support.waiting import wait_until
 from trimtab.chains import Session, StageContext, chain, stage
 from trimtab.clusters.heartbeats import ProcessSilence
 from trimtab.clusters.processes import Processes
@@ -51,20 +51,13 @@ def lines(file: Path) -> list[list[int]]:
     return [[int(x) for x in line.split()] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def until(condition: Callable[[], Any], most_s: float = 30.0) -> None:
-    end_s = time.monotonic() + most_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 def _cut(folder: Path, cut_s: float, stopped_s: float, inputs: int) -> None:
     """Stop a worker in the middle of an attempt; it goes on after a while."""
     given = [{"n": n, "folder": str(folder)} for n in range(inputs)]
     backend = Processes([StageNode("a"), StageNode("b")], cut_s=cut_s)
     with Session(noted, on=backend, journal=folder) as session:
         handle = session.run(noted, given)
-        until(lambda: any(n == 0 for n, *_ in lines(folder / "begun")))
+        wait_until(lambda: any(n == 0 for n, *_ in lines(folder / "begun")))
         (pid,) = [pid for n, _, pid in lines(folder / "begun") if n == 0]
         os.kill(pid, signal.SIGSTOP)
         begun_s = time.monotonic()
@@ -75,9 +68,9 @@ def _cut(folder: Path, cut_s: float, stopped_s: float, inputs: int) -> None:
             time.sleep(max(0.0, begun_s + stopped_s - time.monotonic()))
         finally:
             os.kill(pid, signal.SIGCONT)
-        until(lambda: [0, 1, pid] in lines(folder / "cancelled"))
+        wait_until(lambda: [0, 1, pid] in lines(folder / "cancelled"))
         (folder / "go").touch()
-        until(lambda: [0, 1, pid] in lines(folder / "ended"))  # its late answer is on the way
+        wait_until(lambda: [0, 1, pid] in lines(folder / "ended"))  # its late answer is on the way
         again = session.run(noted, given[1:] * 8)
         assert [result.value for result in again.wait()] == values[1:] * 8
         assert pid in {line[2] for line in lines(folder / "ended") if line[0] > 0}  # it has work again
@@ -100,7 +93,7 @@ def test_silence_is_broken_by_messages_and_by_use_of_the_processor() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         held = ProcessSilence(busy.pid, 0.0)
-        until(lambda: held.lasted_s(100.0) == 0.0)  # it holds its interpreter, and works
+        wait_until(lambda: held.lasted_s(100.0) == 0.0)  # it holds its interpreter, and works
         quiet = ProcessSilence(asleep.pid, 0.0)
         assert quiet.lasted_s(3.0) == 3.0
         quiet.heard(4.0)

@@ -14,27 +14,7 @@ from trimtab.clusters.processes import Processes
 from trimtab.clusters.processes.large_values import Spool, make_spool
 from trimtab.clusters.processes.wire import Frames, Setup, framed
 from trimtab.clusters.processes.worker_process import WorkerProcess
-from trimtab.live.stage_backend import Argument, Cause, StageNode
-
-
-async def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    async with on(Processes) as bench:
-        backend = bench.backend
-        assert isinstance(backend, Processes)
-        inputs = [Argument("seconds", (await bench.value(30.0),))]
-        started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
-        await asyncio.sleep(0.1)
-        (before,) = backend.pids
-        os.kill(before, signal.SIGKILL)
-        outcome = await started
-        assert outcome.error is not None
-        assert outcome.error.cause is Cause.WORKER_LOST
-        assert "SIGKILL" in outcome.error.message
-        while not backend.pids:
-            await asyncio.sleep(0.02)
-        assert backend.pids != [before]
-        assert [change.places for change in bench.changes] == [-1, 1]
-        assert await bench.call("add", a=2) == 2
+from trimtab.live.stage_backend import StageNode
 
 
 def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:

@@ -161,26 +161,6 @@ def test_a_cluster_that_does_not_answer_may_want_a_token(
 
 
 @needs_ray
-async def test_a_killed_worker_is_noticed_and_replaced() -> None:
-    async with on(ray_backend, StageNode("one", depth=2)) as bench:
-        backend: Any = bench.backend
-        inputs = [Argument("seconds", (await bench.value(30.0),))]
-        started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
-        await asyncio.sleep(0.1)
-        (before,) = backend.pids
-        os.kill(before, signal.SIGKILL)
-        outcome = await started
-        assert outcome.error is not None
-        assert outcome.error.cause is Cause.WORKER_LOST
-        assert str(before) in outcome.error.message
-        while not backend.pids:
-            await asyncio.sleep(0.02)
-        assert backend.pids != [before]
-        assert [change.places for change in bench.changes if change.places] == [-2, 2]
-        assert await bench.call("add", a=2) == 2
-
-
-@needs_ray
 async def test_a_pool_grows_and_shrinks_with_the_queue(tmp_path: Path) -> None:
     waiting = {"held": 0}
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import pytest
 
 from support.ray_machines import POOLS, TwoMachines, two_machines
 from support.run_journals import recorded
+from support.waiting import wait_until
 from trimtab.chains import RunHandle, Session, StageContext, chain, stage
 from trimtab.clusters import backends
 from trimtab.clusters.messages import NODE_VARIABLE
@@ -89,13 +90,6 @@ def given(folder: Path, numbers: Sequence[int]) -> list[dict[str, Any]]:
     return [{"n": n, "folder": str(folder)} for n in numbers]
 
 
-def until(condition: Callable[[], Any], most_s: float = 60.0) -> None:
-    end_s = time.monotonic() + most_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 def all_once(folder: Path, handle: RunHandle, numbers: Sequence[int]) -> None:
     """Every output is right, and recorded once."""
     assert [result.value for result in handle.wait(timeout_s=300.0)] == [10 * n for n in numbers]
@@ -110,23 +104,23 @@ def test_runs_go_on_while_the_head_is_started_again(tmp_path: Path, monkeypatch:
     backend: Any = on_ray()
     with two_machines() as machines, Session(one, on=backend, journal=tmp_path) as session:
         handle = session.run(one, given(tmp_path, range(60)))
-        until(lambda: len(begun(tmp_path)) >= 4)
+        wait_until(lambda: len(begun(tmp_path)) >= 4)
         machines.cluster.head_node.kill_gcs_server()
         killed = backend.pids[1]
         os.kill(killed, signal.SIGKILL)
         served = len(begun(tmp_path))
-        until(lambda: len(begun(tmp_path)) >= served + 10)  # by the other one
+        wait_until(lambda: len(begun(tmp_path)) >= served + 10)  # by the other one
         machines.cluster.head_node.start_gcs_server()
         all_once(tmp_path, handle, range(60))
-        until(lambda: len(backend.pids) == 2 and killed not in backend.pids)
-        until(lambda: _serves(session, tmp_path, "far", one))
+        wait_until(lambda: len(backend.pids) == 2 and killed not in backend.pids)
+        wait_until(lambda: _serves(session, tmp_path, "far", one))
 
 
 @pytest.mark.parametrize("cut_s", [8.0, 60.0])
 def test_work_goes_on_while_a_machine_is_cut_off(machines: TwoMachines, tmp_path: Path, cut_s: float) -> None:
     with Session(one, on=on_ray(), journal=tmp_path) as session:
         handle = session.run(one, given(tmp_path, range(40)))
-        until(lambda: any(row.node == "far" for row in begun(tmp_path)))
+        wait_until(lambda: any(row.node == "far" for row in begun(tmp_path)))
         begun_s = time.monotonic()
         mend = machines.freeze_far()
         try:
@@ -148,7 +142,7 @@ def test_an_attempt_on_a_worker_that_stands_still_gets_a_copy_on_another_machine
     with Session(copied, on=on_ray(), journal=tmp_path) as session:
         all_once(tmp_path, session.run(copied, given(tmp_path, range(8))), range(8))
         handle = session.run(copied, given(tmp_path, [HELD]))
-        until(lambda: any(row.n == HELD for row in begun(tmp_path)))
+        wait_until(lambda: any(row.n == HELD for row in begun(tmp_path)))
         (first,) = [row for row in begun(tmp_path) if row.n == HELD and row.attempt == 1]
         os.kill(first.pid, signal.SIGSTOP)
         try:
@@ -161,7 +155,7 @@ def test_an_attempt_on_a_worker_that_stands_still_gets_a_copy_on_another_machine
         rows = recorded(tmp_path, handle.id)
         assert [row.attempt for row in rows.results] == [2]
         assert {row.node for row in rows.attempts} == {"near", "far"}
-        until(lambda: _serves(session, tmp_path, first.node))
+        wait_until(lambda: _serves(session, tmp_path, first.node))
 
 
 def _serves(session: Session, folder: Path, node: str, served: Any = copied) -> bool:
@@ -209,10 +203,10 @@ def test_starts_follow_priorities_and_tenants(
 ) -> None:
     with Session(one, on=on_ray(POOLS[:1]), journal=tmp_path, policy=policy) as session:
         runs = [session.run(one, given(tmp_path, [HELD]), tenant="gate")]
-        until(lambda: begun(tmp_path))
+        wait_until(lambda: begun(tmp_path))
         runs.append(session.run(one, given(tmp_path, [1] * 4), tenant="many"))
         runs.append(session.run(one, given(tmp_path, [2] * 4), **{"tenant": "many", **options}))
-        until(lambda: sum(run.counts["noted"].queued if run.counts else 0 for run in runs) == 8)
+        wait_until(lambda: sum(run.counts["noted"].queued if run.counts else 0 for run in runs) == 8)
         (tmp_path / "go").touch()
         for run, numbers in zip(runs, ([HELD], [1] * 4, [2] * 4), strict=True):
             all_once(tmp_path, run, numbers)

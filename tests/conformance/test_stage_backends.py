@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,11 @@ MARKS = {
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in (*BACKENDS, "ray")])
+def params(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=MARKS.get(name, ())) for name in names]
+
+
+@pytest.fixture(params=params(*BACKENDS, "ray"))
 def make(request: pytest.FixtureRequest) -> Make:
     if request.param == "ray":
         request.getfixturevalue("shared_ray")
@@ -230,3 +235,23 @@ async def test_closing_is_harmless_before_it_is_open_and_a_second_time(make: Mak
 async def test_worker_processes_are_not_the_hosts() -> None:
     async with on(Processes) as bench:
         assert (await bench.call("Counter"))[1] != os.getpid()
+
+
+@pytest.mark.parametrize("make", params("processes", "ray"), indirect=True)
+async def test_a_killed_worker_is_noticed_and_replaced(make: Make) -> None:
+    async with on(make, StageNode("one", depth=2)) as bench:
+        backend: Any = bench.backend
+        inputs = [Argument("seconds", (await bench.value(30.0),))]
+        started = asyncio.ensure_future(backend.start(0, bench.attempt("sleep"), inputs))
+        await asyncio.sleep(0.1)
+        (before,) = backend.pids
+        os.kill(before, signal.SIGKILL)
+        outcome = await started
+        assert outcome.error is not None
+        assert outcome.error.cause is Cause.WORKER_LOST
+        assert ("SIGKILL" if make is Processes else str(before)) in outcome.error.message
+        while not backend.pids:
+            await asyncio.sleep(0.02)
+        assert backend.pids != [before]
+        assert [change.places for change in bench.changes if change.places] == [-2, 2]
+        assert await bench.call("add", a=2) == 2

@@ -8,15 +8,13 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.invariants import TelemetryShadow, check_all
+from support.invariants import check_every_moment
 from support.same_state import differences
 from support.scenarios import Case, case
-from trimtab.domain.policy import Decider
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import Driver
-from trimtab.engine.loop import DONE
 
-MAX_EVENTS = 200
+EVENTS_MOST = 200
 OFF = {
     "runs",
     "groups",
@@ -59,7 +57,7 @@ def with_both(given_case: Case, seed: int) -> tuple[Case, Plan]:
 
 
 def driver_of(c: Case, plan: Plan, mode: str = "interpreted") -> Driver:
-    driver = Driver(c.cluster, c.requests, c.options, Decider.of(c.policy, c.order), seed=c.seed, mode=mode)
+    driver = c.driver(mode)
     driver.adopt(plan, 0.0)
     return driver
 
@@ -68,18 +66,7 @@ def driver_of(c: Case, plan: Plan, mode: str = "interpreted") -> Driver:
 @given(numbers)
 def test_every_moment_adds_up(seed: int) -> None:
     c, plan = with_both(case(seed, n=20), seed)
-    driver = driver_of(c, plan)
-    shadow = TelemetryShadow(driver.state)
-    before_s = 0.0
-    for _ in range(MAX_EVENTS):
-        code = driver.advance(max_steps=1)
-        check_all(driver.state)
-        if c.options.telemetry_period_s > 0:
-            shadow.check(driver.state)
-        assert driver.now_s >= before_s
-        before_s = driver.now_s
-        if code == DONE:
-            break
+    check_every_moment(driver_of(c, plan), c.options.telemetry_period_s, EVENTS_MOST)
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -94,7 +81,7 @@ def test_a_plan_of_ones_changes_no_bit(seed: int) -> None:
     on = replace(c.options, join_s=np.ones(classes), batch_marginal_frac=np.full(classes, 0.5))
     plain, both = driver_of(c, empty_plan()), driver_of(replace(c, options=on), plan)
     for driver in (plain, both):
-        driver.advance(max_steps=MAX_EVENTS)
+        driver.advance(max_steps=EVENTS_MOST)
     a, b = plain.state, both.state
     for name in ("ready", "n_held"):  # counted only where there may be runs
         b.counts[name] = 0

@@ -23,19 +23,8 @@ MAX_EVENTS = 3000
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-def driver_of(case: Case, mode: str) -> Driver:
-    return Driver(
-        case.cluster,
-        case.requests,
-        case.options,
-        Decider.of(case.policy, case.order),
-        seed=case.seed,
-        mode=mode,
-    )
-
-
 def state_of(case: Case, mode: str) -> State:
-    driver = driver_of(case, mode)
+    driver = case.driver(mode)
     driver.advance(max_steps=MAX_EVENTS)
     return driver.state
 
@@ -54,11 +43,11 @@ def test_compiled_is_interpreted_is_its_twin(case: Case) -> None:
 @given(cases, st.integers(1, 50), st.sampled_from([0.1, 0.5, 1.0]))
 def test_pieces_add_up_to_the_whole(case: Case, events: int, seconds: float) -> None:
     whole = state_of(case, "compiled")
-    by_events = driver_of(case, "compiled")
+    by_events = case.driver("compiled")
     while by_events.advance(max_steps=min(events, _left(by_events))) == PAUSED and _left(by_events):
         pass
     assert not differences(whole, by_events.state)
-    by_time = driver_of(case, "compiled")
+    by_time = case.driver("compiled")
     until_s = 0.0
     while by_time.advance(until_s, _left(by_time)) != DONE and _left(by_time):
         until_s += seconds

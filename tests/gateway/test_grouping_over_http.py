@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import aiohttp
 
 from support.gateway.parts_backend import PartsBackend, answer_to
 from support.gateway.plane import one_of
+from support.gateway.served_gateway import serving_here
 from support.waiting import until
-from trimtab.gateway.app.assembly import Gateway
-from trimtab.gateway.config import parse_config
 from trimtab.gateway.observe.exposition import exposition
 
 EMBEDDINGS = "/v1/embeddings"
@@ -30,14 +28,11 @@ async def test_plans_of_a_policy_split_and_batch_requests() -> None:
     backends = [PartsBackend(), PartsBackend()]
     servers = [await asyncio.start_server(one_of(one), "127.0.0.1", 0) for one in backends]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
-    gateway = Gateway(parse_config(CONFIG.format(*ports), "g.yaml"), asyncio.get_running_loop())
-    sock = socket.create_server(("127.0.0.1", 0))
-    await gateway.open(sock)
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}{EMBEDDINGS}"
-    async with aiohttp.ClientSession() as session:
+    here = serving_here(CONFIG.format(*ports))
+    async with here as (gateway, url), aiohttp.ClientSession() as session:
 
         async def ask(said: dict[str, Any], header: str) -> str | None:
-            async with session.post(url, json=said) as answer:
+            async with session.post(url + EMBEDDINGS, json=said) as answer:
                 assert await answer.json(content_type=None) == answer_to(EMBEDDINGS, said)
                 return answer.headers.get(header)
 
@@ -57,8 +52,7 @@ async def test_plans_of_a_policy_split_and_batch_requests() -> None:
             return any(found)
 
         await until(batched, "plans batch once they know requests", poll_s=0.1)
-    page = exposition(gateway.metrics.store()).decode()
-    assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 4' in page
-    await gateway.close()
+        page = exposition(gateway.metrics.store()).decode()
+        assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 4' in page
     for server in servers:
         server.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +12,9 @@ import aiohttp
 import pytest
 
 from support.gateway.loading_backend import LoadingBackend
+from support.gateway.served_gateway import serving_here
 from support.waiting import until
 from trimtab.gateway.app.assembly import Gateway
-from trimtab.gateway.config import parse_config
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.observe.exposition import exposition
@@ -95,15 +94,10 @@ async def bench(
     policy = f'"{tmp_path}/places.py:Places({places})"'
     async with LoadingBackend(**backend) as a, LoadingBackend(**backend) as b:
         text = NODES.format(policy=policy, a=a.url, b=b.url, adapters=adapters, loading=loading)
-        gateway = Gateway(parse_config(text, "g.yaml"), asyncio.get_running_loop())
-        sock = socket.create_server(("127.0.0.1", 0))
-        await gateway.open(sock)
-        made = Bench(gateway, f"http://127.0.0.1:{sock.getsockname()[1]}", (a, b))
-        try:
+        async with serving_here(text) as (gateway, url):
+            made = Bench(gateway, url, (a, b))
             yield made
-        finally:
             await made.session.close()
-            await gateway.close()
 
 
 @pytest.mark.parametrize(

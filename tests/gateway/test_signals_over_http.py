@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections import Counter
 
 import aiohttp
 import pytest
 
 from support.gateway.node_world import Backend
+from support.gateway.served_gateway import serving_here
 from support.waiting import until
 from trimtab.gateway.app.assembly import Gateway
-from trimtab.gateway.config import parse_config
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.status import node_figures
@@ -66,12 +64,7 @@ async def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
             backend.answers |= {CHAT: (200, ANSWER), **pages(frac)}
             backend.headers["Content-Type"] = "application/json"
         backends = {"calm": calm, "busy": busy}
-        config = parse_config(CONFIG.format(calm=calm.url, busy=busy.url), "g.yaml")
-        gateway = Gateway(config, asyncio.get_running_loop())
-        sock = socket.create_server(("127.0.0.1", 0))
-        await gateway.open(sock)
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        try:
+        async with serving_here(CONFIG.format(calm=calm.url, busy=busy.url)) as (gateway, url):
             await until(lambda: figures(gateway)["busy"]["resources"].get("gpu_milli"))
             served(backends)
             await ask(url, 40)
@@ -89,8 +82,6 @@ async def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
             await until(is_seen)  # it is written to the state
             await ask(url, 40)
             assert served(backends) == {"calm": 0, "busy": 40}
-        finally:
-            await gateway.close()
 
 
 def figures(gateway: Gateway) -> dict[str, SignalFigures]:

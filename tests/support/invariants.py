@@ -6,8 +6,10 @@ import numpy as np
 
 from trimtab.domain.requests import Status
 from trimtab.domain.view import NODE, UNLIMITED
+from trimtab.engine.driver import Driver
 from trimtab.engine.events import CANCELLATION, REPAIR, kind_of, serial_of
 from trimtab.engine.layout import EMPTY, NO_OUTPUT, PART_SPEC
+from trimtab.engine.loop import DONE
 from trimtab.engine.state import State
 
 AT_NODE = (Status.TRANSFER, Status.QUEUED, Status.RUNNING)
@@ -265,3 +267,18 @@ class TelemetryShadow:
             np.testing.assert_array_equal(seen["running"], report["running"])
         for seen, then in zip((s.seen_resident, s.seen_used, s.seen_link_active), tables, strict=True):
             np.testing.assert_array_equal(seen, then)
+
+
+def check_every_moment(driver: Driver, telemetry_period_s: float, events_most: int) -> None:
+    """Everything that holds between two events, after each of so many, or until the end of the run."""
+    shadow = TelemetryShadow(driver.state)
+    before_s = 0.0
+    for _ in range(events_most):
+        code = driver.advance(max_steps=1)
+        check_all(driver.state)
+        if telemetry_period_s > 0:
+            shadow.check(driver.state)
+        assert driver.now_s >= before_s
+        before_s = driver.now_s
+        if code == DONE:
+            break

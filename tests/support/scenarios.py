@@ -12,9 +12,10 @@ from support.builders import cluster, faults, requests
 from support.mini_policies import Anywhere, ByDeadline, ByPriority, Emptiest, InTurn, TwoChoices
 from trimtab.domain.cluster import RESOURCES, Cluster
 from trimtab.domain.options import FAULT, Cancel, OnFailure, OnRefusal, Options
-from trimtab.domain.policy import Policy
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import UNLIMITED
+from trimtab.engine.driver import Driver
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Case:
     policy: Policy
     order: Policy | None
     seed: int
+
+    def driver(self, mode: str = "interpreted") -> Driver:
+        decider = Decider.of(self.policy, self.order)
+        return Driver(self.cluster, self.requests, self.options, decider, seed=self.seed, mode=mode)
 
 
 def _cluster(pick: Any) -> Cluster:

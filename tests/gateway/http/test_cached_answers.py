@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import re
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 
 from support.gateway.node_world import Backend
 from support.gateway.plane import Plane, gateway, read_request
+from support.gateway.served_gateway import serving_here
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.app.assembly import Gateway
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.config.routes import Resolved
 from trimtab.gateway.http.admission import Admission
@@ -235,20 +234,17 @@ async def test_a_served_gateway_counts_hits_and_records_them(tmp_path: Path) -> 
         backend.answers[EMBEDDINGS] = (200, '{"data": [], "usage": {"prompt_tokens": 3}}')
         backend.headers["Content-Type"] = "application/json"
         text = CONFIG.format(url=backend.url, folder=tmp_path)
-        gateway = Gateway(parse_config(text, "g.yaml"), asyncio.get_running_loop())
-        sock = socket.create_server(("127.0.0.1", 0))
-        await gateway.open(sock)
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}{EMBEDDINGS}"
-        async with aiohttp.ClientSession() as session:
+        async with serving_here(text) as (gateway, url), aiohttp.ClientSession() as session:
             for expected in (None, "hit"):
-                async with session.post(url, json={"model": "kept", "input": "a"}) as answer:
+                async with session.post(url + EMBEDDINGS, json={"model": "kept", "input": "a"}) as answer:
                     assert (answer.status, answer.headers.get("x-trimtab-cache")) == (200, expected)
-        page = exposition(gateway.metrics.store()).decode()
-        assert 'trimtab_result_cache_requests_total{result="hit"} 1' in page
-        assert 'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 2' in page
-        await gateway.reload(parse_config(text, "g.yaml"))
-        assert len(gateway.results) == 0
-        await gateway.close()
+            page = exposition(gateway.metrics.store()).decode()
+            assert 'trimtab_result_cache_requests_total{result="hit"} 1' in page
+            assert (
+                'trimtab_requests_total{code_class="2xx",kind="embedding",model="m",outcome="done"} 2' in page
+            )
+            await gateway.reload(parse_config(text, "g.yaml"))
+            assert len(gateway.results) == 0
         assert [seen[0] for seen in backend.seen].count(EMBEDDINGS) == 1
         lines = [line for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
         assert sum('"kind":"embedding"' in line for line in lines) == 2

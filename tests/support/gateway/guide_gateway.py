@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import textwrap
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,8 +14,8 @@ import yaml
 from aiohttp import web
 
 from support.gateway.app_backend import AppBackend
+from support.gateway.served_gateway import serving_here
 from trimtab.gateway.app.assembly import Gateway
-from trimtab.gateway.config import parse_config
 
 PATIENT_S = 200.0
 
@@ -118,9 +117,6 @@ async def served(example: str, *backends: Backend, folder: Path = Path()) -> Asy
         for backend in backends:
             await stack.enter_async_context(backend)
         text = yaml.safe_dump(settings_of(example, backends))
-        gateway = Gateway(parse_config(text, str(folder / "gateway.yaml")), asyncio.get_running_loop())
-        sock = socket.create_server(("127.0.0.1", 0))
-        await gateway.open(sock)
-        stack.push_async_callback(gateway.close)
+        gateway, url = await stack.enter_async_context(serving_here(text, str(folder / "gateway.yaml")))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Served(gateway, f"http://127.0.0.1:{sock.getsockname()[1]}", session)
+        yield Served(gateway, url, session)

@@ -1,10 +1,11 @@
-"""`trimtab serve` as a process, from outside, and a backend in the test's own loop that counts."""
+"""A gateway that serves, as a process or in the test's own loop, and a backend there that counts."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from aiohttp import web
 from support import waiting
 from support.gateway.app_backend import AppBackend
 from support.served import START_S, WAIT_S, Served, spawn
+from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.config import parse_config
 
 OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
 
@@ -120,6 +123,18 @@ async def serving(folder: Path, config: dict[str, Any]) -> AsyncIterator[ServedG
         if gateway is not None:
             await gateway.session.close()
         process.end()
+
+
+@contextlib.asynccontextmanager
+async def serving_here(config: str, file: str = "g.yaml") -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway in the test's own loop, and its URL."""
+    gateway = Gateway(parse_config(config, file), asyncio.get_running_loop())
+    sock = socket.create_server(("127.0.0.1", 0))
+    await gateway.open(sock)
+    try:
+        yield gateway, f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        await gateway.close()
 
 
 def node(backend: CountingBackend, name: str = "n1", capacity: int = 4) -> dict[str, Any]:
