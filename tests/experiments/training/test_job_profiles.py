@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from trimtab.domain.training_jobs import Records, configs, gpu_nodes
 from trimtab.errors import TraceError, UsageError
 from trimtab.experiments.compare import run_comparison
 from trimtab.experiments.scenario.scenario_parts import Parts
-from trimtab.experiments.training.job_profiles import profile_kind, profiled_jobs
+from trimtab.experiments.training.job_profiles import ProfiledJobs, profile_kind, profiled_jobs
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS, RulesSection, resolve_training
 from trimtab.traces.read_jobs import holds_jobs, read_jobs
@@ -63,6 +64,8 @@ COUNTS = {  # rows that the publishers state, less the jobs without GPUs
     "gavel_throughputs/max_min_fairness.trace": 96,
     "shockwave_dynamic/460_0.2_5_100_10_1_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace": 460,
 }
+HEAD = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
+ANY = {"any": 8}
 data = pytest.mark.skipif(not DATA.exists(), reason="the recorded traces are not beside the checkout")
 
 
@@ -116,10 +119,8 @@ def test_published_traces_are_read_whole(file: str) -> None:
 
 def test_profiles_of_applications_replay_in_compare(tmp_path: Path) -> None:
     write_application(tmp_path / "profiles")
-    trace = tmp_path / "workload.csv"
-    trace.write_text(FILES["sia-workload"])
     assert profile_kind(tmp_path / "profiles") == "replay"
-    made = profiled_jobs(read_jobs(trace), tmp_path / "profiles", RulesSection(), {"any": 8})
+    made = made_of(tmp_path)
     # 400 units of progress at the initial batch 16 on one GPU: two passes of 8, a step of half a second each
     assert made.workload.duration_s[1] == pytest.approx(400 * 1.0)
     run = run_allocator(
@@ -138,27 +139,37 @@ def test_profiles_of_applications_replay_in_compare(tmp_path: Path) -> None:
     assert gpu_s == pytest.approx(np.array([[400], [400]]))
 
 
+def made_of(folder: Path, jobs: str = FILES["sia-workload"], types: Mapping[str, int] = ANY) -> ProfiledJobs:
+    """Jobs with the profiles of the folder's applications."""
+    trace = folder / "workload.csv"
+    trace.write_text(jobs)
+    return profiled_jobs(read_jobs(trace), folder / "profiles", RulesSection(), types)
+
+
 def _nodes() -> Records:
     return gpu_nodes(0, [4, 4])
 
 
 def test_types_of_profiles_are_those_of_the_cluster(tmp_path: Path) -> None:
     write_application(tmp_path / "profiles", "-t4")
-    trace = tmp_path / "workload.csv"
-    trace.write_text(FILES["sia-workload"])
-    table = read_jobs(trace)
-    made = profiled_jobs(table, tmp_path / "profiles", RulesSection(), {"T4": 8})
-    assert len(made.workload) == 2
+    assert len(made_of(tmp_path, types={"T4": 8}).workload) == 2
     with pytest.raises(TraceError, match=r"cluster.types: .*got 'a100'.*expected node types .* t4"):
-        profiled_jobs(table, tmp_path / "profiles", RulesSection(), {"a100": 8})
+        made_of(tmp_path, types={"a100": 8})
 
 
-def test_an_application_without_a_profile_names_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("1,110,toy", "1,110,gpt", r"job b-1, model: .*'gpt'.*folder .*profiles/gpt .*there are toy"),
+        (",1,16", ",1,100", r"job b-1, batch: .*got 100.0.*expected at most 64"),
+    ],
+)
+def test_an_application_without_a_profile_and_a_batch_that_was_never_measured_are_named(
+    tmp_path: Path, old: str, new: str, what: str
+) -> None:
     write_application(tmp_path / "profiles")
-    trace = tmp_path / "workload.csv"
-    trace.write_text(FILES["sia-workload"].replace("1,110,toy", "1,110,gpt"))
-    with pytest.raises(TraceError, match=r"job b-1, model: .*'gpt'.*folder .*profiles/gpt .*there are toy"):
-        profiled_jobs(read_jobs(trace), tmp_path / "profiles", RulesSection(), {"any": 8})
+    with pytest.raises(TraceError, match=what):
+        made_of(tmp_path, FILES["sia-workload"].replace(old, new))
 
 
 def test_lists_of_gavel_run_whole_steps(tmp_path: Path) -> None:
@@ -192,8 +203,7 @@ def test_jobs_without_a_profile_may_run_as_recorded(tmp_path: Path) -> None:
     profiles, trace = tmp_path / "profiles", tmp_path / "jobs.csv"
     profiles.mkdir()
     (profiles / "bert.csv").write_text("global_batch_size,1,2,8\n8,2.0,3.0,9.0\n")
-    head = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
-    trace.write_text(head + "a,0,10,gpt,900,8,3,50\nb,5,20,bert,900,8,1,10\nc,9,30,bert,900,8,2,10\n")
+    trace.write_text(HEAD + "a,0,10,gpt,900,8,3,50\nb,5,20,bert,900,8,1,10\nc,9,30,bert,900,8,2,10\n")
     with pytest.raises(TraceError, match="unprofiled: recorded"):
         profiled_jobs(read_jobs(trace), profiles, RulesSection(), {"any": 8})
     made = profiled_jobs(read_jobs(trace), profiles, RulesSection(unprofiled="recorded"), {"any": 8})
@@ -244,9 +254,6 @@ def test_published_set_ups_give_published_figures(
     scenario = resolve_training(TRAINING_JOBS.load(name), Parts(trace=DATA / trace, profiles=DATA / profiles))
     comparison = run_comparison(TRAINING_KIND, scenario, [policy], sweep=(), jobs=1)
     assert comparison.results[0].metrics[metric].mean == pytest.approx(published, rel=3e-4)
-
-
-HEAD = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
 
 
 @pytest.mark.parametrize(
@@ -320,18 +327,8 @@ def test_bad_measurements_are_named(tmp_path: Path, file: str, old: str, new: st
     write_application(tmp_path / "profiles")
     place = tmp_path / "profiles" / "toy" / file
     place.write_text(place.read_text().replace(old, new))
-    trace = tmp_path / "workload.csv"
-    trace.write_text(FILES["sia-workload"])
     with pytest.raises(TraceError, match=what):
-        profiled_jobs(read_jobs(trace), tmp_path / "profiles", RulesSection(), {"any": 8})
-
-
-def test_a_batch_that_was_never_measured_is_named(tmp_path: Path) -> None:
-    write_application(tmp_path / "profiles")
-    trace = tmp_path / "workload.csv"
-    trace.write_text(FILES["sia-workload"].replace(",1,16", ",1,100"))
-    with pytest.raises(TraceError, match=r"job b-1, batch: .*got 100.0.*expected at most 64"):
-        profiled_jobs(read_jobs(trace), tmp_path / "profiles", RulesSection(), {"any": 8})
+        made_of(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,26 @@ CLUSTER = """\
 types: {node: {accelerators: 4, memory_gib: 64, usd_per_hour: 8}}
 nodes: [{type: node, count: 2}]
 """
+WITH_DEADLINES = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
+
+
+def scenario_of(
+    folder: Path, rows: str, head: str = "job_id,submission_time,num_gpu,duration\n", **parts: Any
+) -> TrainingScenario:
+    """These jobs on two nodes of four GPUs."""
+    trace, cluster = folder / "jobs.csv", folder / "cluster.yaml"
+    trace.write_text(head + rows)
+    cluster.write_text(CLUSTER)
+    return resolve_training(None, Parts(trace=trace, cluster=cluster, **parts))
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> Path:
+    """One model, with a speed on one GPU."""
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "bert.csv").write_text("global_batch_size,1\n8,2.0\n")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -54,13 +75,8 @@ nodes: [{type: node, count: 2}]
 def test_options_of_a_comparison_are_held_to_what_the_file_may_say(
     tmp_path: Path, given: dict[str, float], told: str
 ) -> None:
-    (tmp_path / "jobs.csv").write_text("job_id,submit_s,gpus,duration_s\na,0,2,60\nb,9,2,60\n")
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
     with pytest.raises(ScenarioError, match=told):
-        resolve_training(
-            None,
-            Parts(trace=tmp_path / "jobs.csv", cluster=tmp_path / "cluster.yaml", **given),  # type: ignore[arg-type]
-        )
+        scenario_of(tmp_path, "a,0,2,60\nb,9,2,60\n", "job_id,submit_s,gpus,duration_s\n", **given)
 
 
 def test_the_bound_on_mean_completion_by_hand() -> None:
@@ -237,10 +253,7 @@ def test_estimates_are_off_by_a_factor_of_mean_1() -> None:
 
 
 def test_jobs_of_a_trace_without_profiles_keep_their_gpus(tmp_path: Path) -> None:
-    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    trace.write_text("job_id,submission_time,num_gpu,duration\na,0,4,100\nb,10,8,50\nc,20,1,30\n")
-    cluster.write_text(CLUSTER)
-    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
+    scenario = scenario_of(tmp_path, "a,0,4,100\nb,10,8,50\nc,20,1,30\n")
     comparison = run_comparison(TRAINING_KIND, scenario, ["fifo", "edf", "elasticflow"], jobs=1)
     assert [r.policy for r in comparison.results if r.metrics["finished_frac"].mean < 1] == []
     fifo = next(r for r in comparison.results if r.policy == "fifo")
@@ -259,53 +272,37 @@ def test_jobs_of_a_trace_without_profiles_keep_their_gpus(tmp_path: Path) -> Non
     ],
 )
 def test_bad_jobs_are_refused(tmp_path: Path, rows: str, what: str) -> None:
-    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    trace.write_text("job_id,submission_time,num_gpu,duration\n" + rows)
-    cluster.write_text(CLUSTER)
-    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
+    scenario = scenario_of(tmp_path, rows)
     with pytest.raises(UsageError, match=what):
         run_comparison(TRAINING_KIND, scenario, ["fifo"], jobs=1)
 
 
-def test_a_deadline_before_the_submission_and_a_model_without_a_profile_are_refused(tmp_path: Path) -> None:
-    head = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
-    profiles = tmp_path / "profiles"
-    profiles.mkdir()
-    (profiles / "bert.csv").write_text("global_batch_size,1\n8,2.0\n")
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    for row, what in (
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
         ("a,100,10,bert,50,8,1,5\n", "deadline before submission"),
         ("a,100,10,gpt,500,8,1,5\n", "a model without a profile.*gpt.csv"),
         ("a,100,10,bert,500,16,1,5\n", "a batch without a profile"),
-    ):
-        trace = tmp_path / "jobs.csv"
-        trace.write_text(head + row)
-        scenario = resolve_training(
-            None, Parts(trace=trace, cluster=tmp_path / "cluster.yaml", profiles=profiles)
-        )
-        with pytest.raises(UsageError, match=what):
-            run_comparison(TRAINING_KIND, scenario, ["fifo"], jobs=1)
+    ],
+)
+def test_a_deadline_before_the_submission_and_a_model_without_a_profile_are_refused(
+    tmp_path: Path, profiles: Path, row: str, what: str
+) -> None:
+    scenario = scenario_of(tmp_path, row, WITH_DEADLINES, profiles=profiles)
+    with pytest.raises(UsageError, match=what):
+        run_comparison(TRAINING_KIND, scenario, ["fifo"], jobs=1)
 
 
-def test_unsorted_submissions_and_a_profile_of_one_point_are_fine(tmp_path: Path) -> None:
-    profiles = tmp_path / "profiles"
-    profiles.mkdir()
-    (profiles / "bert.csv").write_text("global_batch_size,1\n8,2.0\n")
-    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    head = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
-    trace.write_text(head + "late,100,10,bert,150,8,1,5\nearly,0,20,bert,50,8,1,10\n")
-    cluster.write_text(CLUSTER)
-    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster, profiles=profiles))
+def test_unsorted_submissions_and_a_profile_of_one_point_are_fine(tmp_path: Path, profiles: Path) -> None:
+    rows = "late,100,10,bert,150,8,1,5\nearly,0,20,bert,50,8,1,10\n"
+    scenario = scenario_of(tmp_path, rows, WITH_DEADLINES, profiles=profiles)
     comparison = run_comparison(TRAINING_KIND, scenario, ["fifo", "elasticflow", "edf"], jobs=1)
     for result in comparison.results:
         assert result.metrics["deadline_satisfied_frac"].mean == 1.0
 
 
 def test_jobs_wider_than_the_cluster_are_refused_or_left_out(tmp_path: Path) -> None:
-    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    trace.write_text("job_id,submission_time,num_gpu,duration\na,0,64,100\nb,10,8,50\n")
-    cluster.write_text(CLUSTER)
-    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
+    scenario = scenario_of(tmp_path, "a,0,64,100\nb,10,8,50\n")
     with pytest.raises(TraceError, match=r"jobs\.csv.*job a is wider.*64.*at most 8") as refused:
         build_training(scenario, 0)
     assert (refused.value.field, refused.value.exit_code) == ("gpus", 2)
@@ -316,10 +313,7 @@ def test_jobs_wider_than_the_cluster_are_refused_or_left_out(tmp_path: Path) -> 
 
 
 def test_jobs_with_nothing_to_do_are_refused_or_left_out(tmp_path: Path) -> None:
-    trace, cluster = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    trace.write_text("job_id,submission_time,num_gpu,duration\na,0,8,100\nb,10,8,0\nc,20,1,0\n")
-    cluster.write_text(CLUSTER)
-    scenario = resolve_training(None, Parts(trace=trace, cluster=cluster))
+    scenario = scenario_of(tmp_path, "a,0,8,100\nb,10,8,0\nc,20,1,0\n")
     told = r"line 3, duration_s: has nothing to do, as 1 other job .*got 0.*jobs\.zero: leave-out"
     with pytest.raises(TraceError, match=told):
         build_training(scenario, 0)
