@@ -65,31 +65,24 @@ def started(
     return starts(played(c, r, Options(**options), Binder(tuple(rows))))
 
 
-def test_without_bindings_who_came_first_is_first() -> None:
-    assert started([]) == [0.0, 5.0, 6.0, 7.0]
-
-
-def test_a_bound_request_gets_the_next_free_place_before_the_others() -> None:
-    assert started([(3, 0, 9.0)]) == [0.0, 6.0, 7.0, 5.0]
-
-
-def test_of_several_bound_to_a_node_the_first_in_the_plan_goes_first() -> None:
-    assert started([(3, 0, 9.0), (2, 0, 9.0)]) == [0.0, 7.0, 6.0, 5.0]
+@pytest.mark.parametrize(
+    ("rows", "expected_s"),
+    [
+        ([], [0.0, 5.0, 6.0, 7.0]),
+        ([(3, 0, 9.0)], [0.0, 6.0, 7.0, 5.0]),  # it gets the next free place before the others
+        ([(3, 0, 9.0), (2, 0, 9.0)], [0.0, 7.0, 6.0, 5.0]),  # the first in the plan goes first
+        ([(3, 0, 5.0)], [0.0, 6.0, 7.0, 5.0]),  # a binding lasts until it expires
+        ([(3, 0, 4.9)], [0.0, 5.0, 6.0, 7.0]),  # and not longer
+        *(([stale], [0.0, 5.0, 6.0, 7.0]) for stale in ((0, 0, 9.0), (4, 0, 9.0), (-5, 0, 9.0))),  # not held
+    ],
+)
+def test_bound_requests_go_first_on_their_node(rows: list[Bound], expected_s: list[float]) -> None:
+    assert started(rows) == expected_s
 
 
 def test_a_free_place_is_given_at_once() -> None:
     """Node 1, which the dispatcher never names, is idle when the plan takes force at 4 s."""
     assert started([(2, 1, 9.0)], TWO)[2] == 4.0
-
-
-def test_a_binding_lasts_until_it_expires_and_not_longer() -> None:
-    assert started([(3, 0, 5.0)])[3] == 5.0
-    assert started([(3, 0, 4.9)]) == [0.0, 5.0, 6.0, 7.0]
-
-
-@pytest.mark.parametrize("stale", [(0, 0, 9.0), (4, 0, 9.0), (-5, 0, 9.0)])
-def test_bindings_of_what_is_not_held_mean_nothing(stale: Bound) -> None:
-    assert started([stale]) == [0.0, 5.0, 6.0, 7.0]
 
 
 def test_a_cancelled_request_is_bound_no_longer() -> None:

@@ -14,11 +14,10 @@ import aiohttp
 import numpy as np
 
 from support.backends import BackendProcess, Options
-from support.served import ADMIN_KEY, KEY, WAIT_S, config_of
+from support.served import KEY, WAIT_S, config_of
 from support.waiting import until
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
-ADMIN_BEARER = {"Authorization": f"Bearer {ADMIN_KEY}"}
 HELLO = {"model": "demo-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 SPEEDS, SLOTS = (1.0, 2.0, 3.0), 2
 ALIKE = (2.0, 2.0, 2.0)  # as fast in sum

@@ -45,10 +45,6 @@ def queues(live_at: Any, n: int, seed: int, servers: int = 4, load: float = 0.5)
     return served
 
 
-def mean_of(served: list[tuple[float, float]]) -> float:
-    return sum(completion_s for _, completion_s in served) / len(served)
-
-
 def test_the_replay_interval_covers_the_true_difference_of_known_service_models() -> None:
     def difference(n: int, seed: int) -> Estimate:
         runs = [queues(lambda _, arm=arm: arm, n, seed) for arm in (0, 1)]  # the same requests for both

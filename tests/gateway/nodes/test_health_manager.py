@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import uvloop
 
-from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, spec
+from support.gateway.node_world import Backend, Traffic, VirtualLoop, fleet_of, spec, watched
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Cause, Exchange, Health, Outcome
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
@@ -106,12 +106,8 @@ def test_the_room_starts_closes_and_starts_again(make_loop: Callable[[], asyncio
 async def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> None:
     async with Backend() as backend:
         health = HealthCheckOptions(period_s=0.01, timeout_s=0.03)
-        manager = HealthManager(fleet_of(1, url=backend.url), HealthManagerOptions(health=health))
-        fleet, node, traffic = (
-            manager.fleet,
-            manager.fleet.nodes[0],
-            Traffic(manager.observer),
-        )
+        manager, fleet, traffic = watched(1, HealthManagerOptions(health=health), url=backend.url)
+        node = fleet.nodes[0]
         manager.start()
         await until(lambda: fleet.state(node).was_up)
         exchange, _ = traffic.begin(node, estimate_s=1000)
@@ -128,9 +124,8 @@ async def test_a_check_that_times_out_is_excused_until_the_work_is_overdue() -> 
 
 @pytest.mark.parametrize("drain_s", [60.0, 0.0], ids=["drained", "out of time"])
 async def test_a_removed_node_comes_back_without_its_past(drain_s: float) -> None:
-    fleet = fleet_of(2, auto=True)
-    manager = HealthManager(fleet)
-    traffic, node = Traffic(manager.observer), fleet.nodes[0]
+    manager, fleet, traffic = watched(2, auto=True)
+    node = fleet.nodes[0]
     traffic.bad(node, Cause.CONNECT)  # the second in a row would open the breaker
     for _ in range(4):
         traffic.bad(node, Cause.RESET)  # the fifth would eject the node

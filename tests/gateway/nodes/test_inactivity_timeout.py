@@ -12,7 +12,7 @@ from support.gateway.node_world import Heard, Traffic, VirtualLoop, fleet_of, wa
 from support.waiting import until
 from trimtab.gateway.model import Attempt, Health, Node
 from trimtab.gateway.nodes.health_checks import HealthCheckOptions
-from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
+from trimtab.gateway.nodes.health_manager import HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents
 from trimtab.gateway.nodes.inactivity_timeout import InactivityOptions, InactivityTimeout
 from trimtab.gateway.nodes.node_state import Hold
@@ -187,12 +187,8 @@ async def stop_and_go_on(process: asyncio.subprocess.Process) -> None:
         health=HealthCheckOptions(period_s=0.05, timeout_s=0.2, unhealthy_threshold=100_000),
         inactivity=InactivityOptions(min_s=0.1),
     )
-    manager = HealthManager(fleet_of(1, url=f"http://127.0.0.1:{port}"), options)
-    fleet, node, traffic = (
-        manager.fleet,
-        manager.fleet.nodes[0],
-        Traffic(manager.observer),
-    )
+    manager, fleet, traffic = watched(1, options, url=f"http://127.0.0.1:{port}")
+    node = fleet.nodes[0]
     manager.start()
     await until(lambda: fleet.state(node).was_up)
     os.kill(process.pid, signal.SIGSTOP)
