@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -17,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from support.ports import reserved_port
-from support.prometheus import ask_until
+from support.prometheus import PROMETHEUS, ask_until, prometheus
 from trimtab.chains import Session, StageContext, chain, run, stage
 from trimtab.chains.metrics_server import MetricsServer, exposition
 from trimtab.chains.run_metrics import STAGE_FAMILIES, StageMetrics
@@ -28,7 +26,6 @@ from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import StageNode
 
-PROMETHEUS = shutil.which("prometheus")
 GATE: list[int] = []
 
 
@@ -167,22 +164,8 @@ def test_a_real_prometheus_scrapes_a_session(tmp_path: Path) -> None:
         targets = [{"targets": [f"127.0.0.1:{session.metrics_port}"]}]
         scrape = {"job_name": "chains", "scrape_interval": "1s", "static_configs": targets}
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-        with (tmp_path / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [
-                    str(PROMETHEUS),
-                    f"--config.file={tmp_path / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={tmp_path / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        try:
+        with prometheus(tmp_path / "prometheus.yml", port):
             done = ask_until(port, 'trimtab_stage_done_total{stage="checked"}')
-        finally:
-            server.terminate()
-            server.wait(20)
     assert float(done[0]["value"][1]) == 6.0
 
 

@@ -19,40 +19,33 @@ from trimtab.engine.simulator import run
 from trimtab.errors import PolicyError
 
 
+def raising(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
+    if work.serial == 2:
+        raise ValueError("no idea")
+    ranking[0] = 0
+    return 1
+
+
+def raising_order(view: Any, plan: Any, work: Any, memory: Any) -> float:
+    if work.serial == 2:
+        raise ValueError("no idea")
+    return 0.0
+
+
 class RaisesCompiled(Policy):
-    @staticmethod
-    @kernel
-    def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
-        if work.serial == 2:
-            raise ValueError("no idea")
-        ranking[0] = 0
-        return 1
+    dispatch = staticmethod(kernel(raising))
 
 
 class RaisesPlain(Policy):
-    @staticmethod
-    def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
-        if work.serial == 2:
-            raise ValueError("no idea")
-        ranking[0] = 0
-        return 1
+    dispatch = staticmethod(raising)
 
 
 class OrderRaisesCompiled(Policy):
-    @staticmethod
-    @kernel
-    def order(view: Any, plan: Any, work: Any, memory: Any) -> float:
-        if work.serial == 2:
-            raise ValueError("no idea")
-        return 0.0
+    order = staticmethod(kernel(raising_order))
 
 
 class OrderRaisesPlain(Policy):
-    @staticmethod
-    def order(view: Any, plan: Any, work: Any, memory: Any) -> float:
-        if work.serial == 2:
-            raise ValueError("no idea")
-        return 0.0
+    order = staticmethod(raising_order)
 
 
 class OrderIsNan(Policy):

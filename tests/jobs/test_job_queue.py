@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from support.job_queues import PARAMETERS, Clock, HandRunner, opened, opened_on, reach, settings, spec
+from support.job_queues import PARAMETERS, Clock, HandRunner, opened, reach, settings, spec
 from support.waiting import until
 from trimtab.jobs import (
     Job,
@@ -371,7 +371,7 @@ def _read_only(connection: sa.Connection, on: bool) -> None:
 async def test_while_the_database_cannot_write_nothing_accepted_is_lost(tmp_path: Path) -> None:
     runner = HandRunner()
     store = JobStore(f"sqlite:///{tmp_path / 'store.db'}")
-    async with opened_on(store, runner, settings(tmp_path / "jobs", max_running=1)) as jobs:
+    async with opened(store, runner, settings(tmp_path / "jobs", max_running=1)) as jobs:
         running = await jobs.submit(spec(), b"{}")
         await reach(jobs, running, JobState.DISPATCHED)
         waiting = await jobs.submit(spec(), b"{}")
@@ -405,7 +405,7 @@ async def test_a_refused_submission_whose_insert_came_through_never_runs(
     store_url: str, tmp_path: Path
 ) -> None:
     runner, store = HandRunner(), LosesAnswers(store_url)
-    async with opened_on(store, runner, settings(tmp_path / "jobs", max_running=0)) as jobs:
+    async with opened(store, runner, settings(tmp_path / "jobs", max_running=0)) as jobs:
         await until(lambda: store.available)
         store.loses = True
         with pytest.raises(StoreUnavailable):

@@ -204,24 +204,20 @@ def test_waits_are_those_of_one_queue_for_each_range_of_sizes() -> None:
 # --- rare reports
 
 
-def test_with_reports_before_each_decision_it_is_join_the_shortest_queue() -> None:
-    rng, c = np.random.default_rng(3), cluster(5, slots=2)
-    r = asked(c, np.cumsum(rng.exponential(0.12, 400)).tolist(), rng.exponential(1.0, 400))
-    every, shortest = (
+@pytest.mark.parametrize(
+    ("report_s", "slots", "gap_s", "as_policy"),
+    [("0", 2, 0.12, "least-connections"), ("1e9", 1, 0.25, "round-robin")],
+)
+def test_with_reports_before_each_decision_it_is_join_the_shortest_queue_and_without_any_round_robin(
+    report_s: str, slots: int, gap_s: float, as_policy: str
+) -> None:
+    rng, c = np.random.default_rng(3), cluster(5, slots=slots)
+    r = asked(c, np.cumsum(rng.exponential(gap_s, 400)).tolist(), rng.exponential(1.0, 400))
+    found, expected = (
         played(c, r, policy=policy(spec)).state.requests["node_idx"]
-        for spec in ("hyper-scalable(report_s=0)", "least-connections")
+        for spec in (f"hyper-scalable(report_s={report_s})", as_policy)
     )
-    assert every.tolist() == shortest.tolist()
-
-
-def test_without_reports_it_is_round_robin() -> None:
-    rng, c = np.random.default_rng(3), cluster(5)
-    r = asked(c, np.cumsum(rng.exponential(0.25, 400)).tolist(), rng.exponential(1.0, 400))
-    never, in_turn = (
-        played(c, r, policy=policy(spec)).state.requests["node_idx"]
-        for spec in ("hyper-scalable(report_s=1e9)", "round-robin")
-    )
-    assert never.tolist() == in_turn.tolist()
+    assert found.tolist() == expected.tolist()
 
 
 def _with_rare_reports(

@@ -99,3 +99,11 @@ def after(*names: str, flow: Flow = Flow.ALL) -> dict[str, Flow]:
 
 
 __all__ = ["Stage", "Templates", "after", "chained"]
+
+
+def first_alone(r: Requests) -> Requests:
+    """Of two runs of a chain the second becomes a request without stages."""
+    assert r.chains is not None
+    names = ("counts", "work", "truth", "output_gib", "is_skipped")
+    kept = {name: getattr(r.chains, name)[:2] for name in names}
+    return replace(r, chains=replace(r.chains, template_idx=np.array([0, -1], np.int32), **kept))

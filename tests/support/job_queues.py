@@ -87,24 +87,14 @@ def settings(folder: Path, **changes: object) -> JobSettings:
 
 @asynccontextmanager
 async def opened(
-    url: str,
+    at: str | JobStore,
     runner: HandRunner,
     chosen: JobSettings,
     clock: Clock | None = None,
     bounds: TenantBounds | None = None,
 ) -> AsyncIterator[JobQueue]:
-    async with opened_on(JobStore(url), runner, chosen, clock, bounds) as jobs:
-        yield jobs
-
-
-@asynccontextmanager
-async def opened_on(
-    store: JobStore,
-    runner: HandRunner,
-    chosen: JobSettings,
-    clock: Clock | None = None,
-    bounds: TenantBounds | None = None,
-) -> AsyncIterator[JobQueue]:
+    """A queue on a store, or at the URL of one."""
+    store = JobStore(at) if isinstance(at, str) else at
     await store.open()
     of_tenant = None if bounds is None else lambda _: bounds
     jobs = JobQueue(store, runner, chosen, bounds=of_tenant, clock=clock or Clock())

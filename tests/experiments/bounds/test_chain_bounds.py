@@ -10,7 +10,7 @@ import pytest
 
 from support.builders import cluster
 from support.by_hand import asked
-from support.chains import Stage, after, chained
+from support.chains import Stage, after, chained, first_alone
 from trimtab.domain.chains import Flow, OnStageFailure
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -146,17 +146,7 @@ def test_skipped_stages_do_not_count_and_pass_nothing_on() -> None:
 def test_requests_beside_runs_are_runs_of_one_row() -> None:
     c = cluster(1)
     r = chained(c, asked(c, [0.0, 0.0], 3.0), {"a": Stage(1.0), "b": Stage(1.0, after("a"))})
-    assert r.chains is not None
-    one = replace(
-        r.chains,
-        template_idx=np.array([0, -1], np.int32),
-        counts=r.chains.counts[:2],
-        work=r.chains.work[:2],
-        truth=r.chains.truth[:2],
-        output_gib=r.chains.output_gib[:2],
-        is_skipped=r.chains.is_skipped[:2],
-    )
-    assert bound(c, replace(r, chains=one)).totals_s.tolist() == pytest.approx([0.0, 2.0, 7.0])
+    assert bound(c, first_alone(r)).totals_s.tolist() == pytest.approx([0.0, 2.0, 7.0])
 
 
 def test_a_cache_of_stages_voids_the_bound() -> None:

@@ -21,7 +21,7 @@ import yaml
 
 from support.gateway.fake_control import FakeControl
 from support.ports import reserved_port
-from support.prometheus import ask_until
+from support.prometheus import PROMETHEUS, ask_until, prometheus
 from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth, digest
@@ -29,7 +29,7 @@ from trimtab.gateway.observe.metric_store import FAMILIES
 from trimtab.live.metric_family import Type
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
+PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 KEY = "tt-admin-for-prometheus-0123456789"
 
@@ -198,24 +198,12 @@ def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         server = await serve_admin(AdminApp(control, AdminAuth([digest(KEY)])), listening)
         config = write_config(tmp_path, f"127.0.0.1:{server.port}")
-        with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    str(PROMETHEUS),
-                    f"--config.file={config}",
-                    f"--storage.tsdb.path={tmp_path / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                ],
-                stdout=log,
-                stderr=log,
-            )
         try:
-            up = await asyncio.to_thread(ask_until, port, 'up{job="trimtab"} == 1')
-            requests = await asyncio.to_thread(ask_until, port, "sum(trimtab_request_duration_seconds_count)")
-            return up, requests
+            with prometheus(config, port):
+                up = await asyncio.to_thread(ask_until, port, 'up{job="trimtab"} == 1')
+                total = "sum(trimtab_request_duration_seconds_count)"
+                return up, await asyncio.to_thread(ask_until, port, total)
         finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait, 20)
             await server.close()
 
     with reserved_port() as port:
