@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,14 +10,12 @@ import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
 ARMS = len(THRESHOLDS)
@@ -64,7 +61,7 @@ def score_period(history: History, begins_s: Floats, arms: Floats) -> tuple[Floa
 
 
 @dataclass(frozen=True)
-class HybridRules(Policy):
+class HybridRules(LoadsPolicy):
     """Least completion; when every node is busy, node time costs more, from a wait that a bandit sets.
 
     Idea
@@ -94,10 +91,6 @@ class HybridRules(Policy):
     """
 
     name: ClassVar[str] = "hybrid-rules"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     plan_period_s: Positive = 60.0
     dearness: NonNegative = 1.0
     discount: Fraction = 0.95

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,13 +9,11 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 _AWAY = -1.0  # work of a node that is down; `_welcome_back` sets its work when it returns
 _SENT = 0  # place in `ints`: requests sent
@@ -54,7 +51,7 @@ def _welcome_back(view: View, floats: Any, work_at: int) -> None:
 
 
 @dataclass(frozen=True)
-class EvenWork(Policy):
+class EvenWork(LoadsPolicy):
     """Send each request to the node with the least work so far, among those about as fast as the best.
 
     Idea
@@ -83,10 +80,6 @@ class EvenWork(Policy):
     """
 
     name: ClassVar[str] = "even-work"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     slack: NonNegative = 2.0  # mean services that a completion may be later than the best
 
     def init(self, cluster: Cluster) -> Memory:

@@ -11,7 +11,7 @@ from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
-from trimtab.policies.shared.selection import next_able, uniform_able
+from trimtab.policies.shared.selection import rank_from, uniform_able
 
 _BUILT, _HEAD, _TAIL, _LINKS = range(
     4
@@ -112,12 +112,7 @@ class Jiq(Policy):
         _update(view, ints)
         j = _first_idle(view, work, ints, ints[_HEAD])
         if j == _END:
-            j = uniform_able(view, work, draws[0])
-            if j < 0:
-                return 0
-            ranking[0] = j
-            ranking[1] = next_able(view, work, j + 1)
-            return 2
+            return rank_from(view, work, ranking, uniform_able(view, work, draws[0]))
         following = _first_idle(view, work, ints, ints[_LINKS + j])
         _leave(ints, n, j)
         _join(ints, n, j)  # at the end; it leaves when its last slot is seen taken

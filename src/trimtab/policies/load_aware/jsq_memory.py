@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.parameters import Range
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, memory
 from trimtab.errors import UsageError
+from trimtab.policies.shared.sampling import SamplingPolicy
 from trimtab.policies.shared.selection import rank, uniform_able
 
 _NONE = -1  # in `ints`: no node is remembered here
@@ -50,7 +50,7 @@ def _remember(memory: Memory, ranking: Any, count: int) -> None:
 
 
 @dataclass(frozen=True)
-class JsqMemory(Policy):
+class JsqMemory(SamplingPolicy):
     """Sample d nodes, add the m best of the last decision, and take the one with the fewest in flight.
 
     Idea
@@ -80,15 +80,13 @@ class JsqMemory(Policy):
     name: ClassVar[str] = "jsq-memory"
     d: Annotated[int, Range(1, MAX_RANKED - 1)] = 1  # nodes sampled per request
     m: Annotated[int, Range(1, MAX_RANKED - 1)] = 1  # nodes remembered
-    draws: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the sum of d and m; one uniform number per sample."""
+        """Check the sum of d and m."""
         super().__post_init__()
         if self.d + self.m > MAX_RANKED:
             field, expected = "jsq-memory.m", f"d + m at most {MAX_RANKED}"
             raise UsageError("out of range", field=field, value=self.m, expected=expected)
-        object.__setattr__(self, "draws", self.d)
 
     def init(self, cluster: Cluster) -> Memory:
         """The remembered nodes."""

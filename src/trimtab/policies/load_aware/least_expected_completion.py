@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +9,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, missing_load_s, needs_of, own_s
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
@@ -26,7 +23,7 @@ from trimtab.policies.shared.wait_index import (
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 
 @helper(inline=True)
@@ -72,7 +69,7 @@ def rank_by_completion(view: View, memory: Memory, work: Any, ranking: Any) -> i
 
 
 @dataclass(frozen=True)
-class LeastExpectedCompletion(Policy):
+class LeastExpectedCompletion(LoadsPolicy):
     """Send each request to the node where it is expected to complete first.
 
     Idea
@@ -105,10 +102,6 @@ class LeastExpectedCompletion(Policy):
     """
 
     name: ClassVar[str] = "least-expected-completion"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     w_load: NonNegative = 0.0  # seconds per second of loading, beside the load itself
 
     def init(self, cluster: Cluster) -> Memory:

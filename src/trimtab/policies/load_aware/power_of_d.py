@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.parameters import Range
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View
+from trimtab.policies.shared.sampling import SamplingPolicy
 from trimtab.policies.shared.selection import rank, uniform_able
 
 
 @dataclass(frozen=True)
-class PowerOfD(Policy):
+class PowerOfD(SamplingPolicy):
     """Sample d nodes at random and send the request to the one with the fewest in flight.
 
     Idea
@@ -37,12 +37,6 @@ class PowerOfD(Policy):
 
     name: ClassVar[str] = "power-of-d"
     d: Annotated[int, Range(1, MAX_RANKED)] = 2  # nodes sampled per request
-    draws: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """One uniform number per sample."""
-        super().__post_init__()
-        object.__setattr__(self, "draws", self.d)
 
     @staticmethod
     @kernel

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Range
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
-from trimtab.policies.shared.sampling import alias_table, weighted_able
+from trimtab.policies.shared.sampling import SamplingPolicy, alias_table, weighted_able
 from trimtab.policies.shared.selection import rank
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 _LATER_S = (
     1e-9  # of equals the one sampled first: by index, all dispatchers would herd on the first idle nodes
@@ -23,7 +20,7 @@ _LATER_S = (
 
 
 @dataclass(frozen=True)
-class SampledCompletion(Policy):
+class SampledCompletion(SamplingPolicy, LoadsPolicy):
     """Sample d nodes by capacity and send the request to where it is expected to complete first.
 
     Idea
@@ -50,17 +47,7 @@ class SampledCompletion(Policy):
     """
 
     name: ClassVar[str] = "sampled-completion"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     d: Annotated[int, Range(1, MAX_RANKED)] = 3  # nodes sampled per request
-    draws: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """One uniform number per sample."""
-        super().__post_init__()
-        object.__setattr__(self, "draws", self.d)
 
     def init(self, cluster: Cluster) -> Memory:
         """The table to draw nodes by weight."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,15 +10,13 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster, Floats
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import NonNegative, Positive
 from trimtab.domain.planning import History
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.demand_forecast import Expected, expected
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 # Of the search. No time limit: the same state gives the same plan.
 MOST_BRANCHES = 50
@@ -96,7 +93,7 @@ def _add_rounds(view: View, plan: Plan, work: Any, memory: Memory) -> None:
 
 
 @dataclass(frozen=True)
-class IntegerPlan(Policy):
+class IntegerPlan(LoadsPolicy):
     """Plan how many requests of each class each node gets; follow that by deficit round robin.
 
     Idea
@@ -126,10 +123,6 @@ class IntegerPlan(Policy):
     """
 
     name: ClassVar[str] = "integer-plan"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     plan_period_s: Positive = 5.0
     services: Positive = 12.0
     left_out: NonNegative = 3.0

@@ -10,7 +10,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD, SLOTS_ONLY
+from trimtab.policies.shared.without import NEVER_HELD, ONE_TENANT, SLOTS_ONLY
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DominantResourceFairness(Policy):
     name: ClassVar[str] = "drf"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SHARES_HELD, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE})
     degrades: ClassVar[Mapping[Need, str]] = {
-        Need.SHARES_HELD: "With one tenant it is first come, first served.",
+        Need.SHARES_HELD: ONE_TENANT,
         Need.DOMINANT_SHARES: SLOTS_ONLY,
         Need.CENTRAL_QUEUE: NEVER_HELD,
     }

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD, SLOTS_ONLY
+from trimtab.policies.shared.without import SLOTS_ONLY, TenantOrder
 
 
 @dataclass(frozen=True)
-class DominantResourceFairQueueing(Policy):
+class DominantResourceFairQueueing(TenantOrder):
     """Serve the waiting tenant that has had the least dominant-resource time so far.
 
     Idea
@@ -50,14 +49,8 @@ class DominantResourceFairQueueing(Policy):
     """
 
     name: ClassVar[str] = "drfq"
-    needs: ClassVar[frozenset[Need]] = frozenset(
-        {Need.VIRTUAL_COUNTERS, Need.DOMINANT_SHARES, Need.CENTRAL_QUEUE}
-    )
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
-        Need.DOMINANT_SHARES: SLOTS_ONLY,
-        Need.CENTRAL_QUEUE: NEVER_HELD,
-    }
+    needs: ClassVar[frozenset[Need]] = TenantOrder.needs | {Need.DOMINANT_SHARES}
+    degrades: ClassVar[Mapping[Need, str]] = {**TenantOrder.degrades, Need.DOMINANT_SHARES: SLOTS_ONLY}
 
     @staticmethod
     @kernel

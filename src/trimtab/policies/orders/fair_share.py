@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD
+from trimtab.policies.shared.without import TenantOrder
 
 
 @dataclass(frozen=True)
-class FairShare(Policy):
+class FairShare(TenantOrder):
     """Give tenants equal service, by cost and weight: each request is queued by its virtual start.
 
     Idea
@@ -43,11 +40,6 @@ class FairShare(Policy):
     """
 
     name: ClassVar[str] = "fair-share"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.VIRTUAL_COUNTERS, Need.CENTRAL_QUEUE})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
-        Need.CENTRAL_QUEUE: NEVER_HELD,
-    }
 
     @staticmethod
     @kernel

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.needs import Need
-from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD
+from trimtab.policies.shared.without import TenantOrder
 
 
 @dataclass(frozen=True)
-class VirtualTokenCounter(Policy):
+class VirtualTokenCounter(TenantOrder):
     """Serve the waiting tenant that has been served the fewest weighted tokens so far.
 
     Idea
@@ -47,11 +44,6 @@ class VirtualTokenCounter(Policy):
     """
 
     name: ClassVar[str] = "vtc"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.VIRTUAL_COUNTERS, Need.CENTRAL_QUEUE})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.VIRTUAL_COUNTERS: "With one tenant it is first come, first served.",
-        Need.CENTRAL_QUEUE: NEVER_HELD,
-    }
 
     @staticmethod
     @kernel

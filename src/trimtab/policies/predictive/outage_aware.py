@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Positive
 from trimtab.domain.planning import History
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, needs_of
@@ -17,11 +15,11 @@ from trimtab.policies.load_aware.least_expected_completion import expected_compl
 from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.delivery import has_outlook, with_outages_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 
 @dataclass(frozen=True)
-class OutageAware(NotingPolicy):
+class OutageAware(NotingPolicy, LoadsPolicy):
     """Send each request to where it is expected to complete first, failures and planned outages included.
 
     Idea
@@ -46,10 +44,6 @@ class OutageAware(NotingPolicy):
     """
 
     name: ClassVar[str] = "outage-aware"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
     plan_period_s: Positive = 5.0
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan:

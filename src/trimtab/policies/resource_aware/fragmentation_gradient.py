@@ -14,8 +14,15 @@ from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Positive
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
-from trimtab.policies.shared.kept_scores import drop_changed, none_kept
-from trimtab.policies.shared.room import has_room, largest, last_if_full, left_of, room_left
+from trimtab.policies.shared.room import (
+    drop_changed,
+    has_room,
+    largest,
+    last_if_full,
+    left_of,
+    none_kept,
+    room_left,
+)
 from trimtab.policies.shared.selection import rank
 from trimtab.policies.shared.without import SLOTS_ONLY
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Floats
-from trimtab.domain.needs import Need
 from trimtab.domain.view import (
     Memory,
     Plan,
@@ -23,7 +21,7 @@ from trimtab.domain.view import (
 from trimtab.policies.shared.demand_forecast import Expected
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.without import LoadsPolicy
 
 LOTS = 24  # that the expected work is divided into: the dual is linear in their number
 STAGES_FRAC = (0.1, 0.03)  # of the smoothing
@@ -65,13 +63,8 @@ def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
     return np.asarray(dual.prices[:n, 0], np.float64)
 
 
-class PricePolicy(NotingPolicy):
+class PricePolicy(NotingPolicy, LoadsPolicy):
     """Base of policies that plan `weights`, factors of the nodes' estimates, or `price`, of their time."""
-
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESIDENCY})
-    degrades: ClassVar[Mapping[Need, str]] = {
-        Need.RESIDENCY: NO_LOADS,
-    }
 
     @staticmethod
     @kernel

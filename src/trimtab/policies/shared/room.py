@@ -9,6 +9,10 @@ a node that has to unload others for them counts as full.
 A request's demand of nodes' resources and the remainder, for policies that weigh several resources.
 
 Where a cluster models no resources, slots are the only one, and every request takes one.
+
+Scores that depend on a node's resources and a request's class only are kept until the node changes: the
+change log of the view names the nodes whose scores are void. So a decision costs O(nodes) comparisons, and
+O(classes + resources) for each node that changed.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, type_of_node
-from trimtab.policies.shared.kept_scores import drop_changed, none_kept
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
 
@@ -37,6 +40,20 @@ def models_take_memory(cluster: Cluster) -> bool:
     """Whether models and adapters have sizes, and nodes a limit for them."""
     of_nodes = cluster.memory_gib[cluster.type_idx]
     return bool(cluster.item_gib.any() and np.isfinite(of_nodes).all() and of_nodes.all())
+
+
+def none_kept(cluster: Cluster) -> Floats:
+    """Room for a score of each class on each node, [classes × nodes]; nan = not kept."""
+    return np.full(len(cluster.class_names) * cluster.n_nodes, np.nan)
+
+
+@helper(inline=True)
+def drop_changed(view: View, floats: Any, first: int) -> None:
+    """Drop the scores, kept from `first` on, of the nodes that have changed."""
+    n = view.context.n_nodes
+    for i in range(view.context.n_changed):
+        for m in range(len(view.fixed_s)):
+            floats[first + m * n + view.changed[i]] = np.nan
 
 
 def kept_memory(cluster: Cluster, params: Sequence[float] = ()) -> Memory:

@@ -13,9 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper
+from trimtab.domain.policy import Policy
 from trimtab.domain.view import View, can_take
 
 Floats = NDArray[np.float64]
+
+
+class SamplingPolicy(Policy):
+    """Base of policies that sample `d` nodes for a request, by one uniform number each."""
+
+    d: int
+
+    def __post_init__(self) -> None:
+        """One uniform number per sample."""
+        super().__post_init__()
+        object.__setattr__(self, "draws", self.d)
 
 
 def part_weights(view: View, arrived: NDArray[np.void], parts: NDArray[np.int64], load: float) -> Floats:

@@ -57,6 +57,16 @@ def uniform_able(view: View, work: Any, u: float) -> int:
 
 
 @helper(inline=True)
+def rank_from(view: View, work: Any, ranking: Any, j: int) -> int:
+    """Rank node j, and after it the next one that can take the work; returns how many. j = -1: none."""
+    if j < 0:
+        return 0
+    ranking[0] = j
+    ranking[1] = next_able(view, work, j + 1)
+    return 2
+
+
+@helper(inline=True)
 def rank(ranking: Any, count: int, j: int, score: float) -> int:
     """Insert node j among `count` candidates, least (score, node) first; returns how many there are now.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.selection import next_able, uniform_able
+from trimtab.policies.shared.selection import rank_from, uniform_able
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,4 @@ class Random(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Draw a node."""
-        j = uniform_able(view, work, draws[0])
-        if j < 0:
-            return 0
-        ranking[0] = j
-        ranking[1] = next_able(view, work, j + 1)
-        return 2
+        return rank_from(view, work, ranking, uniform_able(view, work, draws[0]))

@@ -9,7 +9,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.policies.shared.selection import next_able
+from trimtab.policies.shared.selection import next_able, rank_from
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,5 @@ class RoundRobin(Policy):
         j = next_able(view, work, memory.ints[0])
         if j < 0:
             return 0
-        following = j + 1 if j + 1 < view.context.n_nodes else 0
-        memory.ints[0] = following
-        ranking[0] = j
-        ranking[1] = next_able(view, work, following)
-        return 2
+        memory.ints[0] = j + 1 if j + 1 < view.context.n_nodes else 0
+        return rank_from(view, work, ranking, j)

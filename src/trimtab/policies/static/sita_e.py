@@ -13,7 +13,7 @@ from trimtab.domain.parameters import Positive
 from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory
-from trimtab.policies.shared.selection import next_able, uniform_able
+from trimtab.policies.shared.selection import next_able, rank_from, uniform_able
 
 
 @helper(inline=True)
@@ -99,8 +99,4 @@ class SitaE(Policy):
             j = memory.ints[min(_n_below(memory.floats, 0, n, load, True), n - 1)]
             if not can_take(view, work, j):
                 j = next_able(view, work, j + 1)
-        if j < 0:
-            return 0
-        ranking[0] = j
-        ranking[1] = next_able(view, work, j + 1)
-        return 2
+        return rank_from(view, work, ranking, j)
