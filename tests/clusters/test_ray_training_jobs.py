@@ -70,7 +70,7 @@ def test_slots_are_gpus_where_there_are_any() -> None:
 def test_programs_that_begin_at_once_have_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a node that is there again do."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from trimtab.clusters.ray.node_actor import NodeActor
+    from trimtab.clusters.ray.ray_slots import NodeActor
 
     connect = asyncio.open_connection
 

@@ -11,10 +11,9 @@ import pytest
 
 from support.stage_backends import Bench, on, simulated
 from trimtab.chains import Session, StageNode, chain, stage
-from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
+from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn, VirtualLoop
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageCode
-from trimtab.live.virtual_loop import VirtualLoop
 from trimtab.policies.resource_aware.hungarian import Hungarian
 
 IN_VIRTUAL_TIME = pytest.mark.event_loop(factory=VirtualLoop)

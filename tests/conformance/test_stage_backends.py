@@ -13,6 +13,7 @@ import pytest
 from support.stage_backends import Bench, Make, on, simulated
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
+from trimtab.clusters.simulated_workers import VirtualLoop
 from trimtab.live.stage_backend import (
     BEFORE,
     Argument,
@@ -24,7 +25,6 @@ from trimtab.live.stage_backend import (
     digest_of,
 )
 from trimtab.live.value_codec import encode
-from trimtab.live.virtual_loop import VirtualLoop
 
 BACKENDS: dict[str, Make] = {"in-process": InProcess, "processes": Processes, "simulated": simulated}
 MARKS = {

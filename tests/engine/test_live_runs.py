@@ -15,11 +15,11 @@ from support.chains import Stage, after, chained
 from trimtab.domain.chains import Flow, OnStageFailure, StageSpec, Templates, templates_of
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.requests import Requests, Status
-from trimtab.engine.host_mode import STAGES
 from trimtab.engine.live_driver import LiveDriver
 from trimtab.engine.live_runs import EnteredRun, LiveRuns
 from trimtab.engine.run_row_writer import RunSpec, StageNeeds
 from trimtab.engine.simulator import run
+from trimtab.engine.state import STAGES
 from trimtab.policies import find
 
 EACH, SKIP = Flow.EACH, OnStageFailure.SKIP

@@ -20,7 +20,7 @@ from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Status
 from trimtab.engine.driver import Driver
-from trimtab.engine.host_mode import REPLAYED
+from trimtab.engine.state import REPLAYED
 from trimtab.errors import PolicyError, UsageError
 from trimtab.live.clock import Clock, VirtualClock
 from trimtab.live.planner import InlinePlanner

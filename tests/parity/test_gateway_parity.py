@@ -40,7 +40,7 @@ from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.live.clock import Rank
 from trimtab.policies.catalogue import find, names
 

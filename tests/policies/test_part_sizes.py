@@ -18,7 +18,7 @@ from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import Plan, empty_plan
 from trimtab.engine.driver import Driver
-from trimtab.engine.part_sizes import part_frac
+from trimtab.engine.layout import part_frac
 from trimtab.policies.data_aware.split_merge import SplitMerge, priced
 from trimtab.policies.load_aware.least_expected_completion import LeastExpectedCompletion
 from trimtab.policies.shared.sampling import together

@@ -11,9 +11,17 @@ from trimtab.compiled.kernel import interpreted
 from trimtab.domain.planning import History
 from trimtab.domain.view import empty_plan, estimate_s, missing_load_s, new_work
 from trimtab.engine.bound_state import Columns, record_of
-from trimtab.policies.shared.demand_forecast import Expected, counts, expected, mean_loads_s, rates_per_s
-from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
-from trimtab.policies.shared.prices import node_prices
+from trimtab.policies.shared.demand_forecast import (
+    Expected,
+    counts,
+    expected,
+    loads_s,
+    mean_loads_s,
+    node_prices,
+    rates_per_s,
+    remaining_s,
+    services_s,
+)
 from trimtab.policies.static.round_robin import RoundRobin
 
 C = cluster(5, types=2, slots=2, classes=3, models=3, adapters=2, unserved=[(2, 0)])

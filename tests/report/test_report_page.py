@@ -25,7 +25,7 @@ from trimtab.metrics import METRICS, Estimate
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.packed_text import packed
 from trimtab.report.run_page import run_page
-from trimtab.report.trace_page import write_trace_report
+from trimtab.report.short_pages import write_trace_report
 from trimtab.report.whole_files import write_text
 from trimtab.traces import rate_series, summarise
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.training.elastic import ElasticJob
-from trimtab.training.runner.tcp_sum import TcpSum
+from trimtab.training.runner.paced_job import TcpSum
 
 FEATURES = 3
 

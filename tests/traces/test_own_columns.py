@@ -14,7 +14,7 @@ from support.trace_files import written
 from trimtab.errors import TraceError
 from trimtab.traces import TraceMapping, read_trace
 from trimtab.traces.guess import guess_columns, proposed
-from trimtab.traces.import_files import import_files
+from trimtab.traces.read import import_files
 from trimtab.traces.slicing import TraceOptions
 from trimtab.traces.source import look_at
 

@@ -11,9 +11,9 @@ import pytest
 from support.trace_files import written
 from trimtab.errors import TraceError
 from trimtab.traces import read_trace
-from trimtab.traces.import_files import import_files
 from trimtab.traces.mapping import TraceMapping
 from trimtab.traces.plausibility import RecordedTimes, doubts_about
+from trimtab.traces.read import import_files
 from trimtab.traces.slicing import TraceOptions
 
 CHAT = {

@@ -19,9 +19,9 @@ from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Status
 from trimtab.engine.calls import is_ready
 from trimtab.engine.driver import PlanningLog
-from trimtab.engine.host_mode import STAGES
 from trimtab.engine.live_driver import LiveDriver
 from trimtab.engine.live_runs import LiveRuns
+from trimtab.engine.state import STAGES
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, ProcessPlanner
 from trimtab.live.stage_backend import NodeChange, StageCode, StageNode

@@ -19,9 +19,8 @@ from trimtab.chains.recording import values_of
 from trimtab.chains.run_progress import digests_in
 from trimtab.chains.run_reports import with_journal
 from trimtab.errors import UsageError
-from trimtab.jobs.run_copies import MEMO, OF_RUNS, PAGE_ROWS, Row
 from trimtab.jobs.run_journal import RunJournal
-from trimtab.jobs.run_rows import ACTIVE, RunRecord
+from trimtab.jobs.run_rows import ACTIVE, MEMO, OF_RUNS, PAGE_ROWS, Row, RunRecord
 from trimtab.jobs.value_store import ValueStore
 from trimtab.live.stage_backend import digest_of
 

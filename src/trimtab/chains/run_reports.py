@@ -1,26 +1,32 @@
-"""Views of runs from the journal: lists, summaries and costs of stages; asks for cancelling."""
+"""Views of runs from the journal: lists, summaries, costs of stages, models; asks for cancelling."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from trimtab.chains.graph import Chain
 from trimtab.chains.inputs import sizes
-from trimtab.chains.model_reports import models_of_run
 from trimtab.chains.recording import default_folder, journal_url
 from trimtab.chains.run_costs import ChainCosts
 from trimtab.chains.run_timeline import RunTimeline, stages_of, timeline_of
 from trimtab.errors import UsageError
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import InputRecord, ResultRecord, RunRecord
+from trimtab.live.model_scope import ModelRecord
 from trimtab.live.value_codec import decode
 
 T = TypeVar("T")
+HEADINGS: Final = ("model", "runs as", "outputs differ by", "call (ms)", "file (MB)", "memory (MB)")
+EXPLAINED: Final = (
+    "Plain → optimised, in the first worker. A call is the median of calls with an example; memory is what "
+    "the process held more, with the libraries of the runtime."
+)
 
 
 def listed(place: str | Path | None, limit: int) -> list[dict[str, Any]]:
@@ -164,3 +170,33 @@ def _of_first(loads_s: Sequence[float]) -> float:
     """Mean load of the attempts that were a worker's first: it is far longer than that of the others."""
     first_s = [load_s for load_s in loads_s if load_s > 0.1 * max(loads_s)]
     return sum(first_s) / len(first_s) if first_s else 0.0
+
+
+def models_of_run(record: RunRecord) -> dict[str, list[ModelRecord]]:
+    """The optimised models of a run of the journal, by stage."""
+    told = json.loads(record.options).get("models", {})
+    return {stage: [ModelRecord(*(_number(v) for v in row)) for row in rows] for stage, rows in told.items()}
+
+
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+def model_rows(models: Mapping[str, Sequence[ModelRecord]]) -> list[tuple[str, ...]]:
+    """A row of texts for each model, behind its stage."""
+    return [(stage, *_cells(record)) for stage, records in models.items() for record in records]
+
+
+def _cells(r: ModelRecord) -> tuple[str, ...]:
+    return (
+        r.model,
+        r.how,
+        f"{100 * r.error:.2g} % (at most {100 * r.tolerance:.3g} %)",
+        _from_to(1e3 * r.plain_s, 1e3 * r.call_s),
+        _from_to(r.plain_bytes / 1e6, r.file_bytes / 1e6),
+        _from_to(r.plain_memory_bytes / 1e6, r.memory_bytes / 1e6),
+    )
+
+
+def _from_to(plain: float, optimised: float) -> str:
+    return "not measured" if math.isnan(optimised) else f"{plain:.3g} → {optimised:.3g}"

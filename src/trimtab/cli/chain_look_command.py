@@ -153,8 +153,8 @@ def _copied_text(copied: Copied) -> str:
 
 
 def _print_report(timeline: RunTimeline) -> None:
-    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import bottleneck_text, found_bottleneck
+    from trimtab.chains.run_reports import models_of_run
     from trimtab.cli.chain_tables import models_table, path_table
     from trimtab.cli.output import show
 
@@ -166,8 +166,8 @@ def _print_report(timeline: RunTimeline) -> None:
 
 
 def _as_json(timeline: RunTimeline) -> dict[str, object]:
-    from trimtab.chains.model_reports import models_of_run
     from trimtab.chains.run_advice import critical_path, found_bottleneck
+    from trimtab.chains.run_reports import models_of_run
 
     found = found_bottleneck(timeline)
     names = [stage.name for stage in timeline.stages]

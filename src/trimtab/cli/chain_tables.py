@@ -67,7 +67,7 @@ def run_table(run: Mapping[str, Any]) -> Table:
 
 def models_table(models: Mapping[str, Sequence[ModelRecord]]) -> Table:
     """The models that stages have optimised."""
-    from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows
+    from trimtab.chains.run_reports import EXPLAINED, HEADINGS, model_rows
 
     table = Table(title="Optimised models", caption=EXPLAINED, title_justify="left", caption_justify="left")
     for heading in ("stage", *HEADINGS):

@@ -72,7 +72,7 @@ def fit(
     fitted = fit_service(read, cluster, max_in_flight=max_in_flight)
     write_yaml(out, f"Service times fitted to {read.file}; see `trimtab fit`.", fitted.content())
     if html is not None:
-        from trimtab.report.fit_page import write_fit_report
+        from trimtab.report.short_pages import write_fit_report
 
         write_fit_report(fitted, html, f"Service times of {trace.name}")
     if json:

@@ -124,7 +124,7 @@ def _write(done: FleetSizing, out: Path, html: Path | None, trace: Path) -> None
     head = f"{'Cheapest' if done.best else 'Nearest'} fleet for {trace.name} and {objectives}."
     write_yaml(out, head, done.content())
     if html is not None:
-        from trimtab.report.sizing_page import write_sizing_report
+        from trimtab.report.short_pages import write_sizing_report
 
         write_sizing_report(done, html, f"Fleets for {trace.name}", notes_of(done))
 

@@ -95,7 +95,7 @@ def show_trace(
 
 
 def _write_page(trace: Trace, summary: TraceSummary, html: Path, *, quiet: bool) -> None:
-    from trimtab.report.trace_page import write_trace_report
+    from trimtab.report.short_pages import write_trace_report
 
     write_trace_report(summary, _rates(trace), html, size=_sizes(trace), title=Path(trace.file).name)
     note(where(html, html.stat().st_size), quiet=quiet)

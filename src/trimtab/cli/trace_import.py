@@ -37,7 +37,7 @@ def import_trace(
     """Import your own logs as a trace: show what each column seems to be, write a mapping to use again."""
     from trimtab.report.whole_files import check_file
     from trimtab.traces import apply_options, write_trace
-    from trimtab.traces.import_files import import_files, look
+    from trimtab.traces.read import import_files, look
 
     given, silent = table.over(None), quiet or json
     check_file(out)

@@ -1,4 +1,7 @@
-"""`trimtab train`: run training jobs on slots that an allocator shares out, and look at such runs."""
+"""`trimtab train`: run training jobs on slots that an allocator shares out, and look at such runs.
+
+`add`, `cancel`, `priority`, `drain` and `undrain` are commands to a run that goes on elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli import completion, train_commands_to_runs
+from trimtab.cli import completion
 from trimtab.cli.option_groups import FAILED, examples
 from trimtab.cli.output import note
 from trimtab.cli.shared_options import Json, Quiet, check_resume, resumable
 
 if TYPE_CHECKING:
+    from trimtab.training.runner.run_commands import Command
     from trimtab.training.runner.train_jobs import RunChoice, RunOutcome
 
 DEFAULT_POLICY = "srtf"
@@ -29,9 +33,84 @@ app = typer.Typer(
     help="Run training jobs as real processes that share slots.",
     epilog=examples("trimtab train run jobs.yaml --policy tiresias --slots 4", "trimtab train list"),
 )
+RunFolder = Annotated[
+    Path | None,
+    typer.Option("--journal", help="Folder of the run. Default: in the user's data folder."),
+]
+Run = Annotated[str, typer.Argument(help="A run of `train list`.", metavar="RUN")]
+Jobs = Annotated[list[str], typer.Argument(help="Ids of jobs.", metavar="JOB...")]
+Nodes = Annotated[list[str], typer.Argument(help="Names of nodes.", metavar="NODE...")]
 
 
-train_commands_to_runs.register(app)
+def add_jobs(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="File of jobs.", metavar="JOBS.yaml")],
+    journal: RunFolder = None,
+) -> None:
+    """Add the jobs of a file to a run. Their times count from now; nodes and rules of the file do not."""
+    from trimtab.training.runner.job_list import read_job_list
+    from trimtab.training.runner.run_commands import Command
+
+    _send(run, Command(do="add", jobs=read_job_list(file).jobs), journal)
+
+
+def cancel_jobs(run: Run, jobs: Jobs, journal: RunFolder = None) -> None:
+    """Cancel jobs. One that runs is stopped at a checkpoint, which stays."""
+    from trimtab.training.runner.run_commands import Command
+
+    _send(run, Command(do="cancel", names=tuple(jobs)), journal)
+
+
+def prioritise_jobs(
+    run: Run,
+    priority: Annotated[int, typer.Argument(help="Higher is more urgent.", metavar="PRIORITY")],
+    jobs: Jobs,
+    journal: RunFolder = None,
+) -> None:
+    """Give jobs another priority."""
+    from trimtab.training.runner.run_commands import Command
+
+    _send(run, Command(do="priority", names=tuple(jobs), priority=priority), journal)
+
+
+def drain_nodes(run: Run, nodes: Nodes, journal: RunFolder = None) -> None:
+    """Take jobs off nodes, at a checkpoint, and give these nodes no more."""
+    from trimtab.training.runner.run_commands import Command
+
+    _send(run, Command(do="drain", names=tuple(nodes)), journal)
+
+
+def undrain_nodes(run: Run, nodes: Nodes, journal: RunFolder = None) -> None:
+    """Give jobs to nodes again that were drained."""
+    from trimtab.training.runner.run_commands import Command
+
+    _send(run, Command(do="undrain", names=tuple(nodes)), journal)
+
+
+def _send(run: str, command: Command, journal: Path | None) -> None:
+    """Have the run obey; where no process works on it, it will when it goes on."""
+    from trimtab.errors import UsageError
+    from trimtab.training.runner.run_commands import sent
+
+    answer = sent(journal, run, command)
+    if answer is None:
+        again = f" --journal {journal}" if journal is not None else ""
+        note(f"no process works on this run now: it obeys with trimtab train run --resume {run}{again}")
+        return
+    for line in answer.done:
+        note(line)
+    if answer.refused:
+        raise UsageError("; ".join(answer.refused))
+
+
+for name, function, example in (
+    ("add", add_jobs, "trimtab train add train_0123456789abcdef more.yaml"),
+    ("cancel", cancel_jobs, "trimtab train cancel train_0123456789abcdef large small"),
+    ("priority", prioritise_jobs, "trimtab train priority train_0123456789abcdef 10 small"),
+    ("drain", drain_nodes, "trimtab train drain train_0123456789abcdef node-b"),
+    ("undrain", undrain_nodes, "trimtab train undrain train_0123456789abcdef node-b"),
+):
+    app.command(name, epilog=examples(example))(function)
 
 
 @app.command(

@@ -1,15 +1,17 @@
 """Simulated workers: stages take their declared time on a virtual clock, and stand-ins give their outputs.
 
-The host of chains, its policy and its limits are those of live runs. No code of a stage runs.
+The host of chains, its policy and its limits are those of live runs. No code of a stage runs. The clock is
+that of the event loop, and jumps to the next timer when nothing can run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from trimtab.clusters.worker_queue import WorkerQueue
 from trimtab.errors import UsageError
@@ -28,7 +30,40 @@ from trimtab.live.stage_backend import (
 )
 from trimtab.live.stage_execution import LoadedStages, bound, execute, in_order
 from trimtab.live.value_codec import pickled
-from trimtab.live.virtual_loop import VirtualLoop
+
+RESOLUTION_S: Final = 1e-7  # timers that lie closer fire together; floats keep it for years
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time stands still while any callback can run. Without a timer it waits for other threads."""
+
+    def __init__(self) -> None:
+        self._virtual_s = 0.0
+        super().__init__(_LeapingSelector(self._leap))
+        self._clock_resolution = RESOLUTION_S  # asyncio's own name
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._virtual_s
+
+    def _leap(self, by_s: float) -> None:
+        self._virtual_s += by_s
+
+
+class _LeapingSelector(selectors.DefaultSelector):
+    """Calls `leap` in place of waiting for so long."""
+
+    def __init__(self, leap: Callable[[float], None]) -> None:
+        super().__init__()
+        self._leap = leap
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            return super().select(None)
+        ready = super().select(0.0)
+        if not ready and timeout > 0.0:
+            self._leap(timeout)
+        return ready
 
 
 def _nothing() -> None:

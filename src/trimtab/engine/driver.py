@@ -21,13 +21,13 @@ from trimtab.engine.bindings import located
 from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
-from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
 from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.past import is_sent
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES
 from trimtab.engine.rollout import Rollouts, Setting
+from trimtab.engine.state import SIMULATED, HostMode
 from trimtab.errors import PolicyError
 
 _NEVER = float("inf")

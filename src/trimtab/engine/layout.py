@@ -1,7 +1,8 @@
 """Rows that only some scenarios need: stages of runs, parts of split requests, groups of batched requests.
 
 A run is a row; its stages are rows in one block behind all requests. A split request is a run of one stage,
-whose instances are its parts. A group is one stage of one run: its instances are consecutive rows.
+whose instances are its parts; these are equal, or in proportion to weights of the plan. A group is one stage
+of one run: its instances are consecutive rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.compiled.kernel import helper
 from trimtab.domain.chains import (
     EDGE,
     HOST_RETRIES,
@@ -23,7 +25,7 @@ from trimtab.domain.chains import (
     new_stage_work,
 )
 from trimtab.domain.requests import TRUTH, Prefixes, Requests
-from trimtab.domain.view import new_work
+from trimtab.domain.view import Plan, new_work
 
 RUN = np.dtype(
     [
@@ -95,6 +97,8 @@ BATCH = np.dtype(
 
 NO_OUTPUT = 0
 ABSENT, EMPTY, PRESENT = 1, 2, 3
+
+
 """What became of an instance. EMPTY: it has no output, but its map was taken: what reads all of the map gets
 the list of the others. An absent one counts as if there were no list."""
 
@@ -277,3 +281,20 @@ def batch_rows(work: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
     groups, group_of = np.unique(pairs, axis=0, return_inverse=True)
     rows["group"], rows["next"], rows["leader"] = group_of.reshape(-1), -1, -1
     return rows, len(groups)
+
+
+@helper
+def part_frac(plan: Plan, class_idx: int, images: int, count: int, i: int) -> float:
+    """Share of the i-th of `count` parts of a request of so many images (tiles, …), each at least one."""
+    classes, most = plan.part_weight.shape
+    if class_idx >= classes or count > most:
+        return (images // count + (1 if i < images % count else 0)) / images
+    total = 0.0
+    for k in range(count):
+        total += plan.part_weight[class_idx, k]
+    before, end, sum_so_far = 0, 0, 0.0
+    for k in range(i + 1):  # each part ends at the nearest image that leaves one for each of the others
+        sum_so_far += plan.part_weight[class_idx, k]
+        nearest = int(images * sum_so_far / total + 0.5)
+        before, end = end, max(end + 1, min(nearest, images - (count - 1 - k)))
+    return (end - before) / images

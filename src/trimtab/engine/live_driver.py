@@ -25,15 +25,14 @@ from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
-from trimtab.engine.host_mode import OPEN, HostMode
 from trimtab.engine.layout import no_runs
 from trimtab.engine.node_reports import NodeReports
 from trimtab.engine.past import Past
 from trimtab.engine.policy_errors import Fallback
-from trimtab.engine.record_arrays import record_struct
 from trimtab.engine.rollout import Rollouts
+from trimtab.engine.run_row_writer import record_struct
 from trimtab.engine.slots import SOME_S, UNESTIMATED
-from trimtab.engine.state import AVOIDED, COUNTS, DECISION, State
+from trimtab.engine.state import AVOIDED, COUNTS, DECISION, OPEN, HostMode, State
 from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 

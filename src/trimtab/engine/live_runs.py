@@ -19,8 +19,7 @@ from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS
 from trimtab.engine.layout import NO_OUTPUT, NOTHING_TO_DO, SKIPPED
 from trimtab.engine.live_driver import Ended, LiveDriver
 from trimtab.engine.loop import AGAIN_LATER
-from trimtab.engine.record_arrays import RowRanges
-from trimtab.engine.run_row_writer import RunRowWriter, RunSpec, StageEstimate, StageNeeds
+from trimtab.engine.run_row_writer import RowRanges, RunRowWriter, RunSpec, StageEstimate, StageNeeds
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage
 _KNOWN_S, _MOST_KNOWN = 0.1, 1000  # how long estimates of equal runs hold, and for how many kinds

@@ -14,9 +14,8 @@ from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members, name_of
 from trimtab.domain.requests import Requests
 from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, OUTAGE, UNLIMITED, Memory, View, memory
-from trimtab.engine.caches import reuse_arrays
-from trimtab.engine.host_mode import SIMULATED, HostMode
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, batch_rows, rows_alone, rows_with_runs
+from trimtab.engine.lru import reuse_arrays
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
@@ -31,9 +30,11 @@ from trimtab.engine.state import (
     REQUEST,
     SHARES_HELD,
     SHARES_SERVED,
+    SIMULATED,
+    HostMode,
     State,
+    n_wanted,
 )
-from trimtab.engine.wanted import n_wanted
 from trimtab.errors import PolicyError, TrimtabError
 
 RESOURCE_STEP = 2.0**-20  # resources are counted in steps of this

@@ -23,8 +23,7 @@ from trimtab.engine.loop import DONE, FULL
 from trimtab.engine.new_state import in_steps, memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_state import Placed, last_used_s
-from trimtab.engine.state import EVENT, ITEM, State
-from trimtab.engine.wanted import n_wanted
+from trimtab.engine.state import EVENT, ITEM, State, n_wanted
 from trimtab.errors import PolicyError
 
 SPARE_EVENTS = 1024

@@ -22,8 +22,7 @@ from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import ARRIVAL, COMPLETION, LOSS, push_event
-from trimtab.engine.layout import ABSENT, EMPTY, NO_OUTPUT, PART_SPEC, PRESENT, SKIPPED
-from trimtab.engine.part_sizes import part_frac
+from trimtab.engine.layout import ABSENT, EMPTY, NO_OUTPUT, PART_SPEC, PRESENT, SKIPPED, part_frac
 from trimtab.engine.slots import best_estimate_s
 from trimtab.engine.stage_inputs import inputs_state, is_lost, set_origin
 from trimtab.engine.stage_results import has_store, is_answered, keep_output

@@ -1,23 +1,56 @@
 """The whole state of a run as arrays, so a run can stop after any event, be copied, and continue.
 
 Each array is declared once, in `State`. `new_state` allocates them, and `bound_state` binds them for kernels.
+`HostMode` has the switches for tasks that the host of a run does itself, so that the loop does not do them.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.compiled.arrays import ListField, array
 from trimtab.domain.chains import EDGE, STAGE_SPEC
-from trimtab.domain.options import FAULT
+from trimtab.domain.options import FAULT, Eviction
 from trimtab.domain.requests import TRUTH
-from trimtab.domain.view import CONTEXT, NODE, RANKED, WORK, Memory, View
-from trimtab.engine.host_mode import HostMode
+from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, RANKED, WORK, Memory, View
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
+
+
+@dataclass(frozen=True, slots=True)
+class HostMode:
+    """Switches of the loop, each a column of CONFIG of the same name."""
+
+    completions_from_outside: bool = False  # a node that is down continues its work
+    rows_reused: bool = False  # requests arrive one by one without end
+    placement_terms: bool = False  # requests may be pinned, avoid nodes and take tokens
+    deadlines_while_held: bool = False  # the host itself ends work that runs too long
+    loads_from_outside: bool = False  # nodes load the items that a plan places on them by themselves
+    costs_from_outside: bool = False  # the host adds the true cost of a request
+    transfers_from_outside: bool = False  # a request is at its node at once; the host sends its payload
+    use_from_outside: bool = False  # the host writes what is in use; no request waits at a node for resources
+    records_decision_trace: bool = False
+
+
+SIMULATED = HostMode()
+REPLAYED = HostMode(completions_from_outside=True)  # requests are known, backends serve them
+OPEN = HostMode(
+    completions_from_outside=True,
+    rows_reused=True,
+    placement_terms=True,
+    deadlines_while_held=True,
+    loads_from_outside=True,
+    costs_from_outside=True,
+    transfers_from_outside=True,
+    use_from_outside=True,
+    records_decision_trace=True,
+)
+STAGES = replace(OPEN, deadlines_while_held=False, use_from_outside=False)  # chains whose stages backends run
+
 
 AVOIDED = 3  # lost nodes that one request can avoid
 
@@ -305,3 +338,26 @@ class State(NamedTuple):
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]
     memories: Annotated[Any, ListField(Memory)]  # [dispatchers + shadows], the policies'
     order_memories: Annotated[Any, ListField(Memory)]  # [dispatchers], the order's
+
+
+def n_wanted(state: State, work: NDArray[np.void]) -> int:
+    """Candidates that the host of these rows of WORK looks at.
+
+    1 where a node refuses nothing that a policy could not have seen: a second candidate is then never asked.
+    """
+    config = state.config[0]
+    is_seen = config["telemetry_period_s"] == 0.0 and not config["placement_terms"]
+    is_pinned = config["eviction"] == int(Eviction.PLAN_PINNED)
+    if is_seen and not is_pinned and not state.demand.shape[1] and _fit_together(state, work):
+        return 1
+    return MAX_RANKED
+
+
+def _fit_together(state: State, work: NDArray[np.void]) -> bool:
+    """Whether each model and adapter that a request needs fit every node that serves its class."""
+    if not state.item_is_adapter.any():
+        return True
+    work = work[work["adapter_idx"] >= 0]
+    gib = state.item_gib[work["model_idx"]] + state.item_gib[work["adapter_idx"]]
+    is_served = state.fixed_s[work["class_idx"]] < np.inf  # [rows, types]
+    return not (is_served & (gib[:, None] > state.views[0].memory_gib)).any()

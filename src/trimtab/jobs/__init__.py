@@ -15,10 +15,13 @@ try:
     from trimtab.jobs.job import (
         ACTIVE,
         Job,
+        JobObserver,
         JobResult,
         JobSettings,
         JobSpec,
         JobState,
+        Runner,
+        RunProgress,
         TenantBounds,
         TooManyBytes,
         TooManyJobs,
@@ -33,7 +36,6 @@ try:
         TooLarge,
     )
     from trimtab.jobs.job_queue import JobQueue
-    from trimtab.jobs.job_runner import JobObserver, Runner, RunProgress
     from trimtab.jobs.store.job_store import JobStore
 except ModuleNotFoundError as missing:
     raise MissingExtra(

@@ -24,16 +24,17 @@ from trimtab.jobs import job_rows
 from trimtab.jobs.job import (
     ACTIVE,
     Job,
+    JobObserver,
     JobResult,
     JobSettings,
     JobSpec,
     JobState,
+    Runner,
     TenantBounds,
     TooManyBytes,
     TooManyJobs,
 )
 from trimtab.jobs.job_files import JobFiles, JobInput
-from trimtab.jobs.job_runner import JobObserver, Runner
 from trimtab.jobs.store.job_store import JobStore
 from trimtab.jobs.store.processes import forget_silent, leave, sign_of_life
 from trimtab.jobs.stored_progress import StoredProgress

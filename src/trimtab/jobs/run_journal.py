@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from trimtab.errors import StoreUnavailable, UsageError
-from trimtab.jobs import run_copies, run_rows
+from trimtab.jobs import run_rows
 from trimtab.jobs.journal_log import JournalLog, left_files
 from trimtab.jobs.journal_writer import ATTEMPTS, INPUTS, MEMO, RESULTS, JournalWriter, Told, store_files
 from trimtab.jobs.run_rows import LEASE_S, AttemptRecord, InputRecord, ResultRecord, RunRecord
@@ -195,21 +195,21 @@ class RunJournal:
 
     # Copies of runs.
 
-    async def page(self, table: str, run_id: str, first: int) -> list[run_copies.Row]:
+    async def page(self, table: str, run_id: str, first: int) -> list[run_rows.Row]:
         """Rows of a table, of one run, from `first` on."""
-        return await self._read(partial(run_copies.page, table=table, run_id=run_id, first=first))
+        return await self._read(partial(run_rows.page, table=table, run_id=run_id, first=first))
 
     async def refusal_of_copy(self, run: RunRecord) -> str:
         """Why a run of another journal cannot be added; "" = it can."""
-        return await self._store.write(partial(run_copies.refusal, run=run))
+        return await self._store.write(partial(run_rows.refusal, run=run))
 
-    async def add_rows(self, table: str, rows: Sequence[run_copies.Row]) -> None:
+    async def add_rows(self, table: str, rows: Sequence[run_rows.Row]) -> None:
         """Add rows of a run of another journal."""
-        await self._store.write(partial(run_copies.add_rows, table=table, rows=rows))
+        await self._store.write(partial(run_rows.add_rows, table=table, rows=rows))
 
     async def add_copy(self, run: RunRecord) -> None:
         """Add a run of another journal, after its rows."""
-        await self._store.write(partial(run_copies.add_run, run=run))
+        await self._store.write(partial(run_rows.add_run, run=run))
 
     # What happens in runs: stored in order, many at a time.
 

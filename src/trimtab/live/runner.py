@@ -18,8 +18,8 @@ from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver, Started
-from trimtab.engine.host_mode import REPLAYED
 from trimtab.engine.provided import LIVE_RUN, degraded
+from trimtab.engine.state import REPLAYED
 from trimtab.errors import UsageError
 from trimtab.live.clock import Clock, Rank, VirtualClock, WallClock
 from trimtab.live.dispatch_loop import DispatchLoop

@@ -1,9 +1,19 @@
 """Metrics of speed, balance, fairness and cost from the arrays of a run's records (see GLOSSARY.md)."""
 
-from trimtab.metrics.compute import compute
+from __future__ import annotations
+
+from trimtab.metrics.chain_metrics import chain_metrics
 from trimtab.metrics.definitions import METRICS, Metric
-from trimtab.metrics.efficiency import queue_length_over_time, utilisation_over_time
-from trimtab.metrics.latency import RANKED_FROM, batch_ci95, served_frac
+from trimtab.metrics.efficiency import efficiency_metrics, queue_length_over_time, utilisation_over_time
+from trimtab.metrics.imbalance import fairness_metrics, imbalance_metrics
+from trimtab.metrics.latency import (
+    RANKED_FROM,
+    batch_ci95,
+    latency_metrics,
+    outcome_metrics,
+    served_frac,
+    target_metrics,
+)
 from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
 
@@ -25,3 +35,19 @@ __all__ = [
     "served_frac",
     "utilisation_over_time",
 ]
+
+
+def compute(records: Records) -> dict[str, float]:
+    """All metrics of `trimtab.metrics.METRICS`, in its order, in the units it states; nan where undefined.
+
+    O(requests + nodes) time; a few temporary arrays as long as the requests.
+    """
+    return {
+        **latency_metrics(records.requests),
+        **imbalance_metrics(records),
+        **outcome_metrics(records.requests),
+        **target_metrics(records),
+        **fairness_metrics(records),
+        **efficiency_metrics(records),
+        **chain_metrics(records),
+    }

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
-from trimtab.chains.model_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
 from trimtab.chains.run_advice import ENTERING, REASONS, PathRow, bottleneck_text, found_bottleneck, path_rows
+from trimtab.chains.run_reports import EXPLAINED, HEADINGS, model_rows, models_of_run
 from trimtab.metrics.chain_metrics import StageSummary
 from trimtab.report import time_figures
 from trimtab.report.curve_cards import GANTT, wide

@@ -6,10 +6,9 @@ solve(problem, time_limit_s=2.0).assignment
 
 from trimtab.solvers.gap_text import parse_gap
 from trimtab.solvers.matching import matching_problem
-from trimtab.solvers.methods import Method
 from trimtab.solvers.problem import AssignmentProblem, assignment_problem
 from trimtab.solvers.solution import Solution, Status
-from trimtab.solvers.solve import solve
+from trimtab.solvers.solve import Method, solve
 
 __all__ = [
     "AssignmentProblem",

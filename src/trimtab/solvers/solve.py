@@ -1,8 +1,8 @@
-"""The entry point of the solvers: solves a problem by the method that fits its size.
+"""The entry point of the solvers: the methods by name, and the one that fits a problem's size.
 
-Scales a problem so that absolute tolerances fit its amounts and values.
-
-Factors are powers of two, so that scaling is exact: the value of an assignment changes by the factor alone.
+Methods that build an assignment from prices of capacity, without a search, are here too. A problem is scaled
+so that absolute tolerances fit its amounts and values. Factors are powers of two, so that scaling is exact:
+the value of an assignment changes by the factor alone.
 """
 
 from __future__ import annotations
@@ -10,21 +10,70 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
 from trimtab.errors import ProblemError
-from trimtab.solvers.candidate_pairs import Floats, nearest, numbered
+from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, nearest, numbered
 from trimtab.solvers.construction import construct_assignment
+from trimtab.solvers.dual import Dual, climb, exact_value
+from trimtab.solvers.dual_of_both import dual_of_both
 from trimtab.solvers.exact import CoreSearch, why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
-from trimtab.solvers.methods import Method, solve_by_prices
 from trimtab.solvers.problem import AssignmentProblem, FloatArray
 from trimtab.solvers.smoothing import solve_by_dual
 from trimtab.solvers.solution import Solution, Status, found, nothing
+from trimtab.solvers.subgradient import subgradient_prices
 
 LEAST, MOST = 2.0**-4, 2.0**26  # of a usual amount, between which nothing is changed
 AIM_EXPONENT = 10  # what is beyond comes to about 2 to this
+
+
+class Method(StrEnum):
+    """How to solve an assignment problem."""
+
+    AUTO = "auto"  # the one that fits the problem
+    EXACT = "exact"  # HiGHS on the whole programme
+    MATCHING = "matching"  # linear assignment, where all tasks need the same of a node
+    SEARCH = "search"  # smoothed dual, ejection chains, branch and bound, HiGHS on a reduced programme
+    GREEDY = "greedy"  # largest task first, each on its cheapest node with room
+    DUAL = "dual"  # prices of capacity by subgradient steps, then greedy under these prices
+    DUAL_SMOOTHED = "dual-smoothed"  # the same, with prices by accelerated steps on the smoothed dual
+    DUAL_OF_BOTH = "dual-of-both"  # the same, with prices on capacities and on assignments
+
+
+def solve_by_prices(
+    problem: AssignmentProblem, method: Method, *, time_limit_s: float, begun_s: float
+) -> Solution:
+    """Prices by one of the duals (none for GREEDY), and the assignment that is built greedily under them."""
+    until_s = begun_s + time_limit_s
+    free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
+    candidates = nearest(problem, free, problem.nodes + 1)
+    dual = _dual(problem, method, candidates, free, until_s)
+    prices = dual.prices[: problem.nodes]
+    assignment = construct_assignment(problem, dual.prices, until_s)
+    bound, took_s = problem.sign * dual.value, time.perf_counter() - begun_s
+    if assignment is None:
+        empty, reason = np.full(problem.tasks, -1, np.int32), "no assignment was found under these prices"
+        return nothing(problem, Status.UNKNOWN, empty, bound, took_s, method.value, reason)
+    reason = "the method builds one assignment and does not search"
+    return found(problem, assignment, bound, took_s, method.value, prices=prices, reason=reason)
+
+
+def _dual(
+    problem: AssignmentProblem, method: Method, candidates: CandidatePairs, free: Floats, until_s: float
+) -> Dual:
+    if method is Method.GREEDY:
+        return Dual(free, exact_value(candidates, free), 0.0)
+    if method is Method.DUAL_SMOOTHED:
+        return climb(candidates, free, until_s)
+    if method is Method.DUAL_OF_BOTH:
+        return dual_of_both(candidates, until_s)
+    assignment = construct_assignment(problem, free, until_s)
+    worst = np.where(np.isfinite(candidates.cost), candidates.cost, -np.inf).max(axis=1).sum()
+    cost = float(worst) if assignment is None else problem.sign * problem.objective(assignment)
+    return subgradient_prices(candidates, cost, until_s)
 
 
 @dataclass(frozen=True, slots=True)

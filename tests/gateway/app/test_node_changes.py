@@ -14,7 +14,7 @@ from trimtab.gateway.app.node_changes import NodeChanges
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.discovery import reconcile
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.jobs import JobStore, StoreUnavailable
 
 CONFIGURED = ("a", "b", "c")

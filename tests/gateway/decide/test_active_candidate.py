@@ -17,7 +17,7 @@ from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.pool import ActiveCandidate, label
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.policies.load_aware.least_connections import LeastConnections
 from trimtab.policies.load_aware.power_of_d import PowerOfD
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion

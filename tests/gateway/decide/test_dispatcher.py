@@ -27,8 +27,7 @@ from trimtab.gateway.model import (
     Usage,
 )
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
-from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.node_state import Hold, Listing, NodeSpec
 
 at = partial(benched, slots=1, type_name="")
 TENANT = Tenant("t", 0)

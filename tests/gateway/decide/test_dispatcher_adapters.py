@@ -11,8 +11,7 @@ from functools import partial
 from support.gateway.dispatch_bench import Asked, Bench, benched
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, policy_choice
 from trimtab.gateway.model import Cause
-from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
-from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.node_state import Hold, Listing, NodeSpec
 
 POLICY = "least-expected-completion"
 

@@ -16,7 +16,7 @@ from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.address import AllowedNetworks
 from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 
 
 def parse(data: Any) -> Sequence[NodeSpec]:

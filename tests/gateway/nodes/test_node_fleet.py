@@ -10,8 +10,7 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.fleet import Fleet, FleetOptions
 from trimtab.gateway.nodes.health_rule import SlowStartOptions
-from trimtab.gateway.nodes.node_spec import Listing
-from trimtab.gateway.nodes.node_state import Hold
+from trimtab.gateway.nodes.node_state import Hold, Listing
 
 pytestmark = pytest.mark.event_loop(factory=VirtualLoop)
 

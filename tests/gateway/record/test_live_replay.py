@@ -16,7 +16,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options as HostOptions
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
-from trimtab.engine.host_mode import REPLAYED
+from trimtab.engine.state import REPLAYED
 from trimtab.experiments.serving.replay import Completions, replay
 from trimtab.live.clock import WallClock
 from trimtab.live.planner import InlinePlanner

@@ -17,7 +17,7 @@ from trimtab.gateway.decide.dispatcher import REFRESH_S, SETTLE_S, PolicyDispatc
 from trimtab.gateway.decide.pool import PolicyPool
 from trimtab.gateway.model import Attempt, Endpoint, Exchange, Facts, Kind, Node, Refusal, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
 EMBEDDING = Endpoint("/v1/embeddings", ("POST",), Kind.EMBEDDING, replayable=True)

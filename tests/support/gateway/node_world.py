@@ -9,15 +9,15 @@ from typing import Any
 from aiohttp import web
 
 from support.gateway.app_backend import AppBackend
+from trimtab.clusters import simulated_workers
 from trimtab.gateway.model import Attempt, Cause, Exchange, Facts, Node, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener, FleetOptions
 from trimtab.gateway.nodes.health_manager import HealthManager, HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import AttemptEvents
-from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.live import virtual_loop
+from trimtab.gateway.nodes.node_state import NodeSpec
 
 
-class VirtualLoop(virtual_loop.VirtualLoop):
+class VirtualLoop(simulated_workers.VirtualLoop):
     """It begins at 1000 s: a time of 0 means never."""
 
     def time(self) -> float:

@@ -1,7 +1,7 @@
 """Nodes of training jobs on a Ray cluster: slots are the GPUs of its machines, or CPUs where none has any.
 
-An actor on each machine reserves them and starts the same programs that nodes on this machine have; bytes go
-through it in both directions. A machine that dies takes its slots with it. One that gives no sign of life for
+An actor on each machine reserves them, starts the same programs that nodes on this machine have, and passes
+bytes on in both directions. A machine that dies takes its slots with it. One that gives no sign of life for
 `CUT_BEATS` beats counts as dead: it stops its ranks when it can be reached again, and until then the fence of
 each job's checkpoints keeps them from writing one.
 """
@@ -19,17 +19,18 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from trimtab import errors
 from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
-from trimtab.clusters.ray.node_actor import NodeActor
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import StageNode
-from trimtab.training.runner.node_process import END_S
+from trimtab.training.runner.node_process import END_S, agent_process
 from trimtab.training.runner.node_programs import NodeEvents, NodeLink, NodeProgram, Slots
 
 START_S: Final = 60.0  # for an actor to start: its machine may have to be freed first
+_BLOCK_BYTES = 1 << 18
 
 
 class RaySlots:
@@ -223,3 +224,57 @@ class RayProgram:
                 await self._actor.end.remote(self._number)
                 await self._reader
         self._close()
+
+
+class NodeActor:
+    """Reserves a node's slots. When it ends, its programs stop their ranks at a checkpoint, and end.
+
+    Programs are none of its children: Ray kills those with it.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+
+    async def ping(self) -> None:
+        """Answer."""
+
+    async def begin(self, python: str, lock: str, preload: Sequence[str], grace_s: float) -> int:
+        """Start a program; its number. Raises OSError."""
+        kept = Path(lock) if lock else None
+        if kept is not None and not kept.parent.is_dir():
+            raise FileNotFoundError(f"there is no {kept.parent}: all machines must share that folder")
+        starter, ours = agent_process(
+            python, lock=kept, preload=preload, grace_s=grace_s, env=_environment(), detach=True
+        )
+        await asyncio.to_thread(starter.wait)
+        stream = await asyncio.open_connection(sock=ours)
+        number = len(self._streams)  # after the last pause: several programs may begin at once
+        self._streams[number] = stream
+        return number
+
+    async def send(self, program: int, data: bytes) -> None:
+        """Bytes for a program, in the order of the calls."""
+        self._streams[program][1].write(data)
+
+    async def receive(self, program: int) -> bytes:
+        """The program's next output, as soon as it comes; nothing = it has ended."""
+        reader, writer = self._streams[program]
+        with contextlib.suppress(ConnectionError):
+            if data := await reader.read(_BLOCK_BYTES):
+                return data
+        writer.close()
+        return b""
+
+    async def end(self, program: int) -> None:
+        """Have a program end; its ranks have ended before."""
+        self._streams[program][1].write_eof()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with trimtab where programs find modules last, and without what Ray sets for itself."""
+    paths = [
+        *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        Path(errors.__file__).parents[1],
+    ]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}

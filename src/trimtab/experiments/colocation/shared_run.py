@@ -19,8 +19,12 @@ from trimtab.domain.training_jobs import Flags, Workload
 from trimtab.engine import simulator
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
-from trimtab.experiments.colocation.request_side import RequestSide
-from trimtab.experiments.colocation.round_companions import ColocatedJobs, LoanedNodes, slow_downs
+from trimtab.experiments.colocation.round_companions import (
+    ColocatedJobs,
+    LoanedNodes,
+    RequestSide,
+    slow_downs,
+)
 from trimtab.experiments.colocation.shared_scenario import SharedScenario
 from trimtab.experiments.colocation.sharing_policies import MuxFlow, Sharing
 from trimtab.experiments.scenario.build import RunInputs

@@ -19,8 +19,7 @@ from scipy.special import gammaincc, ndtr
 
 from trimtab.compiled.elementwise import elementwise
 from trimtab.errors import UsageError
-from trimtab.forecast.queueing.checks import checked_at_least
-from trimtab.forecast.queueing.station import Demand, Station
+from trimtab.forecast.queueing.station import Demand, Station, checked_at_least
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Family: TypeAlias = Literal["gamma", "lognormal"]

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from trimtab.compiled.kernel import kernel
 from trimtab.errors import UsageError
-from trimtab.forecast.queueing.checks import checked_at_least, checked_frac, checked_servers
+from trimtab.forecast.queueing.station import checked_at_least, checked_frac, checked_servers
 
 MOST_SERVERS = 10_000_000  # where an inverse gives up: the recursion takes some 50 ms until there
 

@@ -19,9 +19,15 @@ from math import erfc, exp, sqrt
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.forecast.queueing.checks import checked_count
 from trimtab.forecast.queueing.erlang import erlang_b_unchecked, erlang_c_unchecked
-from trimtab.forecast.queueing.station import Demand, Method, Station, checked_method, overloaded
+from trimtab.forecast.queueing.station import (
+    Demand,
+    Method,
+    Station,
+    checked_count,
+    checked_method,
+    overloaded,
+)
 
 FEW_SERVERS = 6  # up to which the normal limit of many servers says nothing
 

@@ -1,13 +1,15 @@
-"""Inputs and results of the formulas: c equal servers with one queue, first come first served by default."""
+"""Inputs and results of the formulas: c equal servers with one queue, first come first served by default.
+
+Checks of arguments name the argument, its value and what was expected.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Literal, TypeAlias
 
 from trimtab.errors import UsageError
-from trimtab.forecast.queueing.checks import checked_at_least, checked_positive, checked_servers
 
 Method: TypeAlias = Literal["whitt", "allen-cunneen"]
 
@@ -88,3 +90,39 @@ def checked_method(method: str) -> None:
     """One of `Method`. Raises UsageError."""
     if method not in ("whitt", "allen-cunneen"):
         raise UsageError("unknown", field="method", value=method, expected="whitt or allen-cunneen")
+
+
+def checked_servers(servers: int) -> int:
+    """The value as a whole number above zero. Raises UsageError."""
+    return checked_count(1, servers, "servers")
+
+
+def checked_count(least: int, value: float, field: str) -> int:
+    """The value as a whole number of at least `least`. Raises UsageError."""
+    if not isfinite(value) or value != int(value) or value < least:
+        expected = f"a whole number, at least {least}"
+        raise UsageError("cannot be used", field=field, value=value, expected=expected)
+    return int(value)
+
+
+def checked_at_least(least: float, value: float, field: str) -> float:
+    """The value as a finite number of at least `least`. Raises UsageError."""
+    if not isfinite(value) or value < least:
+        raise UsageError("cannot be used", field=field, value=value, expected=f"a number, at least {least:g}")
+    return float(value)
+
+
+def checked_positive(value: float, field: str) -> float:
+    """The value as a finite number above zero. Raises UsageError."""
+    if not isfinite(value) or value <= 0.0:
+        raise UsageError("cannot be used", field=field, value=value, expected="a number above 0")
+    return float(value)
+
+
+def checked_frac(value: float, field: str) -> float:
+    """The value as a probability above zero and at most one. Raises UsageError."""
+    if not 0.0 < value <= 1.0:
+        raise UsageError(
+            "cannot be used", field=field, value=value, expected="a fraction, above 0 and at most 1"
+        )
+    return float(value)

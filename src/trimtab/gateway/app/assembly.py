@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
-from trimtab.gateway.app import config_mapping, model_list
-from trimtab.gateway.app.readiness import HEALTHY, compile_elsewhere, readiness
+from trimtab.gateway.app import config_mapping
+from trimtab.gateway.app.readiness import HEALTHY, compile_elsewhere, model_rows, models_answer, readiness
 from trimtab.gateway.app.recorder_setup import new_recorder
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
@@ -382,10 +382,10 @@ class Gateway:
             origin = exchange.request.headers.get(b"origin", b"")
             return LocalAnswer(204, self.admission.cors.preflight(origin))
         if endpoint.kind is Kind.MODELS:
-            rows = model_list.model_rows(self.fleet, self.config.routing(), self._created)
+            rows = model_rows(self.fleet, self.config.routing(), self._created)
             if exchange.tenant is not None and (rules := exchange.tenant.rules) is not None:
                 rows = {name: row for name, row in rows.items() if rules.allows(name)}
-            return model_list.answer(rows, path_id(endpoint, exchange.path))
+            return models_answer(rows, path_id(endpoint, exchange.path))
         if self._jobs is None:
             return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
         return await self._jobs.answer(cast(ProxiedExchange, exchange), body)

@@ -1,4 +1,4 @@
-"""What `/health` and `/ready` answer, also while the gateway starts."""
+"""What the gateway answers by itself: `/health` and `/ready`, also while it starts, and `GET /v1/models`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import orjson
 
@@ -18,15 +18,17 @@ from trimtab.engine.compilation import compile_kernels
 from trimtab.engine.policy_errors import Fallback
 from trimtab.errors import UsageError
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.app.model_list import JSON
+from trimtab.gateway.config.routes import Resolved
 from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.request import IncomingExchange
 from trimtab.gateway.model import Dispatcher, Kind, Refusal, Tenant
+from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.policies.catalogue import find
 
 COMPILE_TIMEOUT_S = 300.0
+JSON = (("content-type", "application/json"),)
 
 
 def compile_here(policies: Iterable[str]) -> None:
@@ -128,3 +130,30 @@ class _NoDispatcher:
 
     def decide(self) -> None:
         """No requests wait."""
+
+
+def model_rows(fleet: Fleet, routes: Mapping[str, Resolved], created: int) -> dict[str, dict[str, Any]]:
+    """Name → row. An adapter has its model as `parent`, an alias its target as `root`."""
+    rows: dict[str, dict[str, Any]] = {}
+    for node in fleet.present():
+        for name in node.models:
+            rows.setdefault(name, _model_row(name, created))
+        for name, base in fleet.state(node).adapters.items():
+            rows.setdefault(name, {**_model_row(name, created), "root": base or name, "parent": base or None})
+    for route in routes.values():
+        if route.models and route.name not in rows:
+            rows[route.name] = {**_model_row(route.name, created), "root": route.models[0]}
+    return dict(sorted(rows.items()))
+
+
+def _model_row(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "trimtab"}
+
+
+def models_answer(rows: Mapping[str, dict[str, Any]], name: str = "") -> LocalAnswer | Refusal:
+    """The whole list, or one model."""
+    if not name:
+        return LocalAnswer(200, JSON, orjson.dumps({"object": "list", "data": list(rows.values())}))
+    if name not in rows:
+        return Refusal(404, "model_not_found", f"The model `{name[:200]}` does not exist.", param="model")
+    return LocalAnswer(200, JSON, orjson.dumps(rows[name]))

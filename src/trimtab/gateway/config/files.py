@@ -16,7 +16,7 @@ from trimtab.gateway.config.keys import KeySpec, is_readable_by_others, read_key
 from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import FOLDER
 from trimtab.gateway.nodes.address import parse_base
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml

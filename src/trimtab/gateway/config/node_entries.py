@@ -23,7 +23,7 @@ from trimtab.gateway.config.types import (
     UrlOrPath,
     UrlPath,
 )
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.validation.base import NonNegative, Positive, Spec
 
 AUTO_MAX_REQUESTS = 256  # default upper bound of `auto`

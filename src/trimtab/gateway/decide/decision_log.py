@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab.domain.view import Plan
-from trimtab.engine.record_arrays import record_struct
+from trimtab.engine.run_row_writer import record_struct
 from trimtab.engine.state import DECISION
 from trimtab.gateway.decide.pool import PolicyPool, Turned
 from trimtab.gateway.decide.registry import Registry

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trimtab.domain.view import Plan
-from trimtab.engine.part_sizes import part_frac
+from trimtab.engine.layout import part_frac
 from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import DecisionListener, Exchange, LoadEvent, Node

@@ -29,8 +29,7 @@ from trimtab.gateway.decide.learning import ClassCounts, DemandFit
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_resources import capacity_of, said_by
-from trimtab.gateway.nodes.node_spec import NodeSpec
-from trimtab.gateway.nodes.node_state import FAULTS
+from trimtab.gateway.nodes.node_state import FAULTS, NodeSpec
 from trimtab.gateway.nodes.planned_outages import LinkMeter, Window
 
 KEPT: Final = 16  # checks of a node

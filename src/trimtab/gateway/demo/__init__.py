@@ -2,4 +2,4 @@
 
 from trimtab.gateway.demo.demo_nodes import DEMO_NODES as DEMO_NODES
 from trimtab.gateway.demo.demo_nodes import DemoNode as DemoNode
-from trimtab.gateway.demo.demo_process import running_nodes as running_nodes
+from trimtab.gateway.demo.demo_nodes import running_nodes as running_nodes

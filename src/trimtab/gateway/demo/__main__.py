@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trimtab.gateway.demo.demo_process import serve_nodes
+from trimtab.gateway.demo.demo_nodes import serve_nodes
 
 if __name__ == "__main__":
     asyncio.run(serve_nodes())

@@ -1,4 +1,7 @@
-"""The demonstration's nodes: chat and images from small HTTP servers that answer after a known time."""
+"""The demonstration's nodes: chat and images from small HTTP servers that answer after a known time.
+
+The process of the demonstration's nodes, from inside and from outside.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import hashlib
 import json
 import random
 import struct
+import subprocess
+import sys
 import time
 import uuid
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +25,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 SIDE_PIXELS = 64  # the longer side of what is really made
+ADDRESS = "127.0.0.1"
+GRACE_S = 0.5  # for requests that run when the process is to end
+STOP_TIMEOUT_S = 5.0
 
 
 def base64_png(prompt: str, width: int, height: int) -> str:
@@ -240,3 +248,58 @@ async def _answer_errors_in_json(request: web.Request, handler: Handler) -> web.
         status, message = 400, "The body is not a valid request."
     kind = "invalid_request_error" if status < 500 else "server_error"
     return web.json_response({"error": {"message": message, "type": kind}}, status=status)
+
+
+async def serve_nodes() -> None:
+    """Serve all nodes until standard input ends. Prints their URLs as JSON when they listen."""
+    runners = [
+        # A client that goes away cancels the handler, which then leaves its slot
+        web.AppRunner(DemoServer(node).app(), handler_cancellation=True, access_log=None)
+        for node in DEMO_NODES
+    ]
+    try:
+        urls = [await _listening(runner) for runner in runners]
+        print(json.dumps(urls), flush=True)
+        await _end_of_stdin()
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+async def _listening(runner: web.AppRunner) -> str:
+    await runner.setup()
+    await web.TCPSite(runner, ADDRESS, 0, shutdown_timeout=GRACE_S).start()
+    return f"http://{ADDRESS}:{runner.addresses[0][1]}"
+
+
+async def _end_of_stdin() -> None:
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+@contextmanager
+def running_nodes() -> Iterator[dict[str, DemoNode]]:
+    """The nodes by URL; their process ends with the block. Raises RuntimeError where it does not start."""
+    # A session of its own: Ctrl-C is for the gateway, which drains before its nodes end.
+    # The pipe ends with this process, however that ends, and the nodes with the pipe.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab.gateway.demo"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("the nodes of the demonstration did not start; the reason is above")
+            yield dict(zip(json.loads(line), DEMO_NODES, strict=True))
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # frozen, perhaps
+                process.kill()

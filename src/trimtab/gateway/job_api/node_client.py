@@ -9,8 +9,8 @@ from typing import IO
 import aiohttp
 from yarl import URL
 
-from trimtab.gateway.lazy_session import LazySession
 from trimtab.gateway.model import Cause, Node
+from trimtab.gateway.nodes.node_calls import LazySession
 
 PIECE_BYTES = 65_536
 

@@ -16,7 +16,7 @@ from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address, AllowedNetworks, Resolver, beside, parse_base, resolve
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.node_spec import NodeSpec
+from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.gateway.nodes.periodic import PeriodicTask
 from trimtab.validation.yaml_text import document, read_yaml
 

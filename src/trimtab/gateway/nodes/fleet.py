@@ -18,7 +18,6 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address, authorization, parse_base, tls_context
 from trimtab.gateway.nodes.health_rule import SlowStart, SlowStartOptions
-from trimtab.gateway.nodes.node_spec import Listing, NodeSpec
 from trimtab.gateway.nodes.node_state import (
     FAULTS,
     LEAVING,
@@ -26,6 +25,8 @@ from trimtab.gateway.nodes.node_state import (
     NEEDS_SLOW_START,
     HealthEvent,
     Hold,
+    Listing,
+    NodeSpec,
     NodeState,
 )
 from trimtab.gateway.nodes.tenant_holds import TenantHolds

@@ -19,8 +19,7 @@ from typing import Any
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.node_calls import Page, ProbeClient, UnansweredError
-from trimtab.gateway.nodes.node_spec import Listing
-from trimtab.gateway.nodes.node_state import LEAVING, Hold
+from trimtab.gateway.nodes.node_state import LEAVING, Hold, Listing
 from trimtab.gateway.nodes.periodic import PeriodicTask
 
 _DEFAULT_PATH, _LIST_PATH = "/health", "/v1/models"

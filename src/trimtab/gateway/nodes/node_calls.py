@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,32 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from trimtab.gateway.lazy_session import LazySession
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address
 from trimtab.gateway.nodes.load_hooks import HookCall, Probe
 
 _PIECE_BYTES = 65536
+
+
+class LazySession:
+    """One session for all requests. `make` creates it."""
+
+    def __init__(self, make: Callable[[], aiohttp.ClientSession]) -> None:
+        self._make = make
+        self._session: aiohttp.ClientSession | None = None
+
+    def opened(self) -> aiohttp.ClientSession:
+        """The open session. Call it inside the event loop."""
+        if self._session is None:
+            self._session = self._make()
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections. A later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+            await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 class UnansweredError(Exception):

@@ -18,8 +18,7 @@ from trimtab.domain.view import (
     empty_plan,
     estimates_s,
 )
-from trimtab.policies.shared.demand_forecast import expected
-from trimtab.policies.shared.prices import PricePolicy, smoothed_prices
+from trimtab.policies.shared.demand_forecast import PricePolicy, expected, smoothed_prices
 
 MOST_CORRECTION = 8.0  # largest factor of an estimate; the smallest is its inverse
 DOUBT_S = 4.0  # mean services that are added as evidence for no correction

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from trimtab.domain.parameters import Fraction, NonNegative, Positive
 from trimtab.domain.planning import History
 from trimtab.domain.view import Plan, View, empty_plan
-from trimtab.policies.shared.demand_forecast import expected
-from trimtab.policies.shared.prices import PricePolicy, smoothed_prices
+from trimtab.policies.shared.demand_forecast import PricePolicy, expected, smoothed_prices
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trimtab.domain.view import (
     needs_of,
     own_s,
 )
-from trimtab.policies.shared.estimate_tables import loads_s, remaining_s, services_s
+from trimtab.policies.shared.demand_forecast import loads_s, remaining_s, services_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.without import NO_LOADS
 

@@ -1,4 +1,8 @@
-"""Expectations of planners: forecast arrivals per class, and the work of the next period on every node."""
+"""Expectations of planners: forecast arrivals per class, and the work of the next period on every node.
+
+The view's estimates come as whole tables, for many requests and nodes at once. Prices of node time are the
+dual of the assignment of expected work to nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,54 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Floats
 from trimtab.domain.planning import History
-from trimtab.domain.view import View
-from trimtab.policies.shared.estimate_tables import loads_s, remaining_s
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    can_take,
+    estimate_s,
+    missing_load_s,
+    needs_of,
+    type_of_node,
+)
+from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
+from trimtab.policies.shared.waits import expected_wait_s
+from trimtab.policies.shared.without import LoadsPolicy
 
 ForecasterName: TypeAlias = Literal["naive", "ses", "holt", "arima", "mixture"]
 FORECASTERS: tuple[ForecasterName, ...] = get_args(ForecasterName)
 FEWEST = 3  # steps that a forecast needs
 SES, HOLT = (0.4,), (0.4, 0.1, 0.9)  # α, and with the trend β and its damping φ
+LOTS = 24  # that the expected work is divided into: the dual is linear in their number
+STAGES_FRAC = (0.1, 0.03)  # of the smoothing
+ITERATIONS = 15  # of a stage; it starts from the last prices
+
+
+def services_s(view: View, work: Any) -> Floats:
+    """Estimated service seconds of each row of WORK on each node type [requests, types]; inf: not served."""
+    c = work["class_idx"]
+    return np.asarray(view.fixed_s[c] + view.unit_s[c] * work["units"][:, None], np.float64)
+
+
+def loads_s(view: View, work: Any) -> Floats:
+    """Seconds of loading that each node would need before it can serve each row of WORK [requests, nodes]."""
+    total = np.zeros((len(work), len(view.nodes)))
+    for item in (work["model_idx"], work["adapter_idx"]):
+        needs = np.flatnonzero(item >= 0)
+        if len(needs):
+            m = item[needs]
+            total[needs] += np.where(view.resident.T[m] == 0, view.load_s[m][:, view.nodes.type_idx], 0.0)
+    return total
+
+
+def remaining_s(view: View) -> Floats:
+    """Estimated seconds of work left at each node, queued and running [nodes]."""
+    nodes = view.nodes
+    worked_off_s = nodes.running * (view.context.now_s - nodes.anchor_s)
+    return np.asarray(np.maximum(0.0, nodes.backlog_s - worked_off_s), np.float64)
 
 
 def forecast_means(table: Floats, ahead_steps: int, name: str) -> Floats:
@@ -122,3 +165,56 @@ def mean_loads_s(view: View, work: Any) -> Floats:
     total = np.bincount(cells.ravel(), loads_s(view, work).ravel(), n_classes * n_nodes)
     counts = np.maximum(1, np.bincount(classes, minlength=n_classes))
     return np.asarray(total.reshape(n_classes, n_nodes) / counts[:, None], np.float64)
+
+
+def smoothed_prices(work: Expected, last_plan: Plan, left_out: float, kept: float) -> Floats:
+    """New prices [nodes, 1], of which the last plan's are the share `kept`; see `node_prices`."""
+    n, before = len(work.capacity_s), last_plan.price
+    last = before[:, 0] if len(before) == n else np.zeros(n)
+    return (kept * last + (1.0 - kept) * node_prices(work, last, left_out))[:, None]
+
+
+def node_prices(work: Expected, start: Floats, left_out: float) -> Floats:
+    """The price of a second of each node's time, in seconds of node time [nodes]; 0 without scarcity.
+
+    Lots of work go where service, loading and what their time costs there are least, and are left out where
+    that is more than `left_out` times their best; prices are such that no node gets more than it has. Solved
+    as the fractional programme, from the prices `start` [nodes], by `solvers.dual`.
+    """
+    from trimtab.solvers.candidate_pairs import CandidatePairs
+    from trimtab.solvers.dual import climb  # with the first plan: it takes a second
+
+    n = len(work.capacity_s)
+    comes = np.flatnonzero(work.requests > 0.0)
+    if not len(comes):
+        return np.zeros(n)
+    lots = np.maximum(1, np.round(LOTS * work.requests[comes] / work.requests.sum())).astype(np.int64)
+    demand = np.repeat(work.own_s[comes] * (work.requests[comes] / lots)[:, None], lots, axis=0)
+    skip = left_out * demand.min(axis=1, keepdims=True)
+    cost = np.hstack([demand, skip])  # the last column: left out, which takes no node's time
+    order = np.argsort(cost, axis=1, kind="stable")
+    cost = np.take_along_axis(cost, order, axis=1)
+    is_pair = np.isfinite(cost)
+    used = np.where(is_pair & (order < n), cost, 0.0)[..., None]
+    capacity, nowhere = np.append(work.capacity_s, 0.0)[:, None], np.full(len(cost), np.inf)
+    candidates = CandidatePairs(np.where(is_pair, order, -1).astype(np.int32), cost, used, capacity, nowhere)
+    dual = climb(candidates, np.append(start, 0.0)[:, None], stages=STAGES_FRAC, iterations=ITERATIONS)
+    return np.asarray(dual.prices[:n, 0], np.float64)
+
+
+class PricePolicy(NotingPolicy, LoadsPolicy):
+    """Base of policies that plan `weights`, factors of the nodes' estimates, or `price`, of their time."""
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        """Rank all nodes by completion, corrected where there are weights, and price."""
+        needs, floats = needs_of(work), memory.floats
+        for j in range(view.context.n_nodes):
+            weight = plan.weights[j] if len(plan.weights) > 0 else 1.0
+            price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
+            service_s = weight * estimate_s(view, needs, type_of_node(view, j))
+            own_s = missing_load_s(view, needs, j) + service_s
+            score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
+            floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
+        return int(rank_noted(floats, ranking, view.context.n_nodes))

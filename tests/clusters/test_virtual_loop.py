@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trimtab.live.virtual_loop import VirtualLoop
+from trimtab.clusters.simulated_workers import VirtualLoop
 
 
 def test_a_year_of_sleeps_and_timeouts_passes_in_order() -> None:
