@@ -15,7 +15,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of
 from trimtab.policies.shared.delivery import delivered_completion_s, round_trip_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LINKS, NO_LOADS
 
 
 @helper(inline=True)

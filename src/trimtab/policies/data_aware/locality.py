@@ -28,6 +28,7 @@ from trimtab.domain.view import (
 from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import FULL_BUSY, FULL_OVERDUE, n_groups, refresh_nodes
 from trimtab.policies.shared.selection import AT_ONCE, NOTES, notes_room, rank_noted, up_to
+from trimtab.policies.shared.unmet_needs import NO_LOADS, NO_ROUND_TRIPS
 from trimtab.policies.shared.wait_index import (
     Cost,
     has_free,
@@ -41,7 +42,6 @@ from trimtab.policies.shared.wait_index import (
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 _BUSY_OR_FREE_S = np.array([np.inf, 0.0])  # added to a node's seconds: a branch would be mispredicted
 

@@ -25,7 +25,7 @@ from trimtab.domain.view import (
 )
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LOADS
 
 _ESCAPE, _WEIGHT, _HEADER = range(3)  # params: [header, work units of a prompt token by class]
 

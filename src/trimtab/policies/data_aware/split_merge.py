@@ -24,7 +24,7 @@ from trimtab.policies.load_aware.least_expected_completion import (
 from trimtab.policies.shared.node_words import refresh_nodes
 from trimtab.policies.shared.sampling import part_weights
 from trimtab.policies.shared.selection import rank
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LOADS
 
 Floats = NDArray[np.float64]
 

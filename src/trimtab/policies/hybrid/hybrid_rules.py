@@ -15,7 +15,7 @@ from trimtab.domain.planning import History
 from trimtab.domain.view import Memory, Plan, View, empty_plan, memory, needs_of, own_s
 from trimtab.policies.load_aware.least_expected_completion import note_waits
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import LoadsPolicy
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 
 THRESHOLDS = (math.inf, 0.5, 2.0, 6.0)  # in services; the first is the plain rule
 ARMS = len(THRESHOLDS)

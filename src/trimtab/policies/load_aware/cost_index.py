@@ -33,6 +33,7 @@ from trimtab.policies.shared.node_words import (
     type_of_group,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.unmet_needs import NO_LOADS, NO_ROUND_TRIPS
 from trimtab.policies.shared.wait_index import (
     Cost,
     completion_cost,
@@ -48,7 +49,6 @@ from trimtab.policies.shared.wait_index import (
     score_of,
     wait_index,
 )
-from trimtab.policies.shared.without import NO_LOADS, NO_ROUND_TRIPS
 
 N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 

@@ -13,7 +13,7 @@ from trimtab.domain.parameters import NonNegative
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import LoadsPolicy
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 
 _AWAY = -1.0  # work of a node that is down; `_welcome_back` sets its work when it returns
 _SENT = 0  # place in `ints`: requests sent

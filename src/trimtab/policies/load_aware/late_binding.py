@@ -29,6 +29,7 @@ from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes, type_of_group
 from trimtab.policies.shared.room import last_if_full, starts_now
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.unmet_needs import LOADED_ON_DEMAND, NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 from trimtab.policies.shared.wait_index import (
     first_sooner,
     has_free,
@@ -43,7 +44,6 @@ from trimtab.policies.shared.wait_index import (
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s, idle_at, n_idle, room_for_idle
-from trimtab.policies.shared.without import LOADED_ON_DEMAND, NO_LOADS, NO_ROUND_TRIPS, SLOTS_ONLY
 
 
 @helper(inline=True)

@@ -13,6 +13,7 @@ from trimtab.domain.parameters import NonNegative
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, missing_load_s, needs_of, own_s
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 from trimtab.policies.shared.wait_index import (
     completion_cost,
     is_indexable,
@@ -23,7 +24,6 @@ from trimtab.policies.shared.wait_index import (
     wait_index,
 )
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import LoadsPolicy
 
 
 @helper(inline=True)

@@ -23,8 +23,8 @@ from trimtab.policies.shared.room import (
     share_of,
 )
 from trimtab.policies.shared.selection import NOTES, rank_noted
+from trimtab.policies.shared.unmet_needs import NO_MODEL_MEMORY
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_MODEL_MEMORY
 
 _QUEUE, _BACKLOG, _MEMORY, _RESOURCES = 0, 1, 2, 3  # places in `params`: weights, those of resources last
 

@@ -16,7 +16,7 @@ from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of, type_of_node
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LOADS
 
 _EVER_S = 1e300  # more than any estimate
 

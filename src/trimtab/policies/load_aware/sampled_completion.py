@@ -12,7 +12,7 @@ from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, memory
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.sampling import SamplingPolicy, alias_table, weighted_able
 from trimtab.policies.shared.selection import rank
-from trimtab.policies.shared.without import LoadsPolicy
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 
 _LATER_S = (
     1e-9  # of equals the one sampled first: by index, all dispatchers would herd on the first idle nodes

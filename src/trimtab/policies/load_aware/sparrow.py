@@ -16,7 +16,7 @@ from trimtab.domain.planning import History
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, empty_plan, memory, type_of_node
 from trimtab.policies.shared.room import starts_now
-from trimtab.policies.shared.without import SLOTS_ONLY
+from trimtab.policies.shared.unmet_needs import SLOTS_ONLY
 
 KEPT = 16_384  # jobs whose reservations are kept; a later job takes the place of one that came so long before
 _D, _PROBES = range(2)  # params: reservations per task, most reservations of a job

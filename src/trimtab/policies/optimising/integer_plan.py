@@ -16,7 +16,7 @@ from trimtab.domain.view import Memory, Plan, View, can_take, empty_plan, memory
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.demand_forecast import Expected, expected
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import LoadsPolicy
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 
 # Of the search. No time limit: the same state gives the same plan.
 MOST_BRANCHES = 50

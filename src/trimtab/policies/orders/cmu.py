@@ -15,7 +15,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.parameters import OneOrMore
 from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View, memory
-from trimtab.policies.shared.without import NEVER_HELD
+from trimtab.policies.shared.unmet_needs import NEVER_HELD
 
 _LEAST_S = 1e-9  # of a mean service, so that an index is finite
 

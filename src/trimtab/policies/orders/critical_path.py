@@ -10,7 +10,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import PLAIN_REQUESTS
+from trimtab.policies.shared.unmet_needs import PLAIN_REQUESTS
 
 
 @dataclass(frozen=True)

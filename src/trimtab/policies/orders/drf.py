@@ -10,7 +10,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import LaneBy, Policy
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import NEVER_HELD, ONE_TENANT, SLOTS_ONLY
+from trimtab.policies.shared.unmet_needs import NEVER_HELD, ONE_TENANT, SLOTS_ONLY
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.needs import Need
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import SLOTS_ONLY, TenantOrder
+from trimtab.policies.shared.unmet_needs import SLOTS_ONLY, TenantOrder
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.view import Memory, Plan, View
-from trimtab.policies.shared.without import TenantOrder
+from trimtab.policies.shared.unmet_needs import TenantOrder
 
 
 @dataclass(frozen=True)

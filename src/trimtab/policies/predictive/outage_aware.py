@@ -15,7 +15,7 @@ from trimtab.policies.load_aware.least_expected_completion import expected_compl
 from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.delivery import has_outlook, with_outages_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
-from trimtab.policies.shared.without import LoadsPolicy
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 
 
 @dataclass(frozen=True)

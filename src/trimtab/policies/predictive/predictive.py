@@ -23,7 +23,7 @@ from trimtab.policies.predictive.watch import availability
 from trimtab.policies.shared.delivery import has_outlook, with_outages_s
 from trimtab.policies.shared.demand_forecast import STEPS, Expected, ForecasterName, expected, rates_per_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LOADS
 
 _LATE = -int(Reason.POLICY)
 Mask = NDArray[np.uint8]

@@ -24,7 +24,7 @@ from trimtab.policies.shared.room import (
     room_left,
 )
 from trimtab.policies.shared.selection import rank
-from trimtab.policies.shared.without import SLOTS_ONLY
+from trimtab.policies.shared.unmet_needs import SLOTS_ONLY
 
 _ACCELERATOR = "gpu_milli"
 _TIE = 1e-3  # weight of what is left over, at most one for each resource, beside whole steps of growth

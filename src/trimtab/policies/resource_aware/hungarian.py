@@ -25,7 +25,7 @@ from trimtab.domain.view import (
 )
 from trimtab.policies.shared.demand_forecast import loads_s, remaining_s, services_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
-from trimtab.policies.shared.without import NO_LOADS
+from trimtab.policies.shared.unmet_needs import NO_LOADS
 
 MOST_SLOTS = 512  # that one matching looks at, the soonest free
 KEPT_PERIODS = 4  # how long a binding lasts where no new plan comes

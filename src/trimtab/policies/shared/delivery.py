@@ -27,8 +27,8 @@ from trimtab.domain.view import (
 )
 from trimtab.forecast.availability import with_restarts_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
+from trimtab.policies.shared.unmet_needs import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import NO_LINKS, NO_LOADS, NO_ROUND_TRIPS, PLAIN_REQUESTS
 
 
 @helper(inline=True)

@@ -24,8 +24,8 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
+from trimtab.policies.shared.unmet_needs import LoadsPolicy
 from trimtab.policies.shared.waits import expected_wait_s
-from trimtab.policies.shared.without import LoadsPolicy
 
 ForecasterName: TypeAlias = Literal["naive", "ses", "holt", "arima", "mixture"]
 FORECASTERS: tuple[ForecasterName, ...] = get_args(ForecasterName)

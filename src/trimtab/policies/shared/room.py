@@ -28,7 +28,7 @@ from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of, type_of_node
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
-from trimtab.policies.shared.without import NO_MODEL_MEMORY, SLOTS_ONLY
+from trimtab.policies.shared.unmet_needs import NO_MODEL_MEMORY, SLOTS_ONLY
 
 
 def memory_column(cluster: Cluster) -> int:
