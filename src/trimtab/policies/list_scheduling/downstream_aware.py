@@ -26,11 +26,11 @@ from trimtab.domain.parameters import Natural, NonNegative, Positive
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, estimate_s, memory, needs_of, own_s, type_of_node
 from trimtab.policies.shared.delivery import DeliveryPolicy, delivered_completion_s, transfer_s
+from trimtab.policies.shared.later_stages import Outlook, least_after_s, notes_and_types, outlook
 from trimtab.policies.shared.room import last_if_full, starts_now
 from trimtab.policies.shared.selection import NOTES, rank_noted
 from trimtab.policies.shared.unmet_needs import PLAIN_REQUESTS, SLOTS_ONLY
 from trimtab.policies.shared.waits import OVERDUE_FRAC, idle_at, n_idle, room_for_idle
-from trimtab.policies.shared.what_follows import Outlook, least_after_s, notes_and_types, outlook
 
 _OLDEST = 1e-9  # of seconds: decides between stages of one run only
 _AGEING, _PATIENT, _FULL, _RANK, _PRIORITY, _URGENT, _SLOTS = range(7)  # in `memory.params`

@@ -11,8 +11,8 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.view import Memory, Plan, View, can_take, memory, needs_of
 from trimtab.policies.shared.delivery import StagePolicy, delivered_completion_s
+from trimtab.policies.shared.later_stages import least_after_s, notes_and_types, outlook
 from trimtab.policies.shared.selection import NOTES, rank_noted
-from trimtab.policies.shared.what_follows import least_after_s, notes_and_types, outlook
 
 
 @dataclass(frozen=True)
