@@ -94,7 +94,7 @@ def player(templates: Templates, nodes: int = 1, rows: int = 40, policy: str = "
         find(policy),
         rows=rows,
         mode="interpreted",
-        keeps_past=False,
+        keeps_history=False,
         host=STAGES,
         templates=templates,
     )
@@ -254,7 +254,7 @@ def test_decisions_equal_those_of_the_simulator(policy: str) -> None:
     with_ranks(r)
     simulated = run(c, r, options, find(policy), mode="interpreted").state
     live = LiveDriver(
-        c, options, find(policy), rows=60, mode="interpreted", keeps_past=False, host=STAGES,
+        c, options, find(policy), rows=60, mode="interpreted", keeps_history=False, host=STAGES,
         templates=r.chains.templates,
     )  # fmt: skip
     runs = LiveRuns(live, r.chains.templates)

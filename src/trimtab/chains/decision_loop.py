@@ -67,7 +67,7 @@ class DecisionLoop:
             tenants=TENANTS,
             seed=seed,
             mode="compiled" if self.is_compiled else "interpreted",
-            keeps_past=self._does_plan,
+            keeps_history=self._does_plan,
             host=STAGES,
             templates=templates,
             bounds_time=not plans_inline,

@@ -23,9 +23,9 @@ from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
 from trimtab.engine.new_state import memory_of, new_state
-from trimtab.engine.past import is_sent
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES
+from trimtab.engine.request_history import is_sent
 from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.engine.state import SIMULATED, HostMode
 from trimtab.errors import PolicyError

@@ -27,8 +27,8 @@ from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
 from trimtab.engine.layout import no_runs
 from trimtab.engine.node_reports import NodeReports
-from trimtab.engine.past import Past
 from trimtab.engine.policy_errors import Fallback
+from trimtab.engine.request_history import RequestHistory
 from trimtab.engine.rollout import Rollouts
 from trimtab.engine.run_row_writer import record_struct
 from trimtab.engine.slots import SOME_S, UNESTIMATED
@@ -105,7 +105,7 @@ class LiveDriver:
     Args:
         begun_s: time at which the run begins. The first plan is due then.
         planning: a log to continue.
-        keeps_past: False if no planner will read `history`.
+        keeps_history: False if no planner will read `history`.
         templates: of the chains whose runs enter through `LiveRuns`.
         bounds_time: a policy in plain Python must not keep the host from its other work (`decision_budget`).
     """
@@ -123,7 +123,7 @@ class LiveDriver:
         mode: str = "compiled",
         begun_s: float = 0.0,
         planning: PlanningLog | None = None,
-        keeps_past: bool = True,
+        keeps_history: bool = True,
         host: HostMode = OPEN,
         templates: Templates | None = None,
         bounds_time: bool = False,
@@ -155,7 +155,7 @@ class LiveDriver:
         self.last_failure = ""
         self._free = list(range(rows - 1, -1, -1))
         self._stale: list[int] = []  # free once no queue links to them
-        self._past = Past(state) if keeps_past else None
+        self._history = RequestHistory(state) if keeps_history else None
         self._serial = 0
         self._work, self._rows = Columns(state.work), Columns(state.requests)
         self._status, self._version, self._node_of = (
@@ -236,8 +236,8 @@ class LiveDriver:
 
     def history(self) -> History:
         """The recent past, for planning."""
-        assert self._past is not None
-        return self._past.history(self._driver.last_plan)
+        assert self._history is not None
+        return self._history.history(self._driver.last_plan)
 
     def rollouts_for(self, policy: Policy) -> Rollouts | None:
         """The rollouts for another policy."""
@@ -260,10 +260,10 @@ class LiveDriver:
         if row in self._avoiding:
             self._avoiding.discard(row)
             self.avoid(row, [-1] * AVOIDED)
-        if self._past is not None:  # `Past` copies the row before the loop fills in its estimate
+        if self._history is not None:  # `RequestHistory` copies the row before the loop fills in its estimate
             if spec.estimate_s == UNESTIMATED:
                 self._work.estimate_s[row] = self.best_estimate_s(spec.class_idx, spec.units)
-            self._past.add(row)
+            self._history.add(row)
         self._driver.push(now_s, ARRIVAL, row, self._version[row])
         return row
 
@@ -302,8 +302,8 @@ class LiveDriver:
 
     def complete(self, row: int, now_s: float) -> None:
         """A running request is served. Its row is free after the next `advance`."""
-        if self._past is not None:
-            self._past.finish(row, now_s)
+        if self._history is not None:
+            self._history.finish(row, now_s)
         self._driver.push(now_s, COMPLETION, row, self._version[row])
         self._completed.append(row)
 
@@ -327,8 +327,8 @@ class LiveDriver:
         work.units[row], work.tokens[row], work.cost[row] = spec.units, spec.tokens, spec.cost
         work.payload_gib[row], work.deadline_s[row] = spec.payload_gib, spec.deadline_s
         work.estimate_s[row] = work.rank_s[row] = self.best_estimate_s(spec.class_idx, spec.units)
-        if self._past is not None:
-            self._past.note_size(row)
+        if self._history is not None:
+            self._history.note_size(row)
 
     def clear_avoided(self, row: int, now_s: float) -> None:
         """Allow a waiting request the nodes that it avoids, from the next `advance` on."""

@@ -156,7 +156,9 @@ class PolicyPool:
             begun_s=begun_s,
             planning=self.planning,
             bounds_time=True,
-            keeps_past=any(p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)),
+            keeps_history=any(
+                p is not None and p.plan_period_s > 0.0 for p in (choice.policy, choice.shadow)
+            ),
         )
         self.foreign: dict[int, tuple[int, float]] = {}  # requests of others that were added to a node, in s
         self.items = shape.items_needed

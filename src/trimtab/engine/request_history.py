@@ -14,7 +14,7 @@ from trimtab.engine.state import State
 _WORK_BYTES = WORK.itemsize
 
 
-class Past:
+class RequestHistory:
     """The last `HISTORY` requests that entered a state, and their outcomes."""
 
     def __init__(self, state: State) -> None:
