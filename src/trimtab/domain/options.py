@@ -85,4 +85,5 @@ class Options:
     are_resources_bounds: bool = True  # else requests start without room in them, as in a gateway
     results_max: int = 0  # results kept to answer equal requests; 0 = no result cache
     stage_results_gib: float = 0.0  # outputs of deterministic stages that are kept; 0 = none
+    fast_forward: bool = True  # engines: one event for iterations between which nothing changes
     eviction: Eviction = Eviction.LRU

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.engines import LANGUAGE_MODEL
 
 
 class Status(IntEnum):
@@ -72,7 +73,15 @@ def reject(reason: int = Reason.POLICY) -> Reject:
     return Reject(int(reason))
 
 
-TRUTH = np.dtype([("units", "f8"), ("factor", "f8")], align=True)  # work units; hidden factor on service time
+TRUTH = np.dtype(
+    [
+        ("units", "f8"),  # work
+        ("factor", "f8"),  # hidden, on service time
+        ("output_tokens", "i4"),  # that an engine of a language model makes
+        ("given_tokens", "i4"),  # of its prompt, whose KV comes with the request
+    ],
+    align=True,
+)
 
 
 @dataclass(frozen=True)
@@ -118,8 +127,11 @@ def true_service_s(cluster: Cluster, requests: Requests) -> NDArray[np.float64]:
 
 
 def true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> NDArray[np.float64]:
-    """Service seconds of each request on type g, without loads, [requests]; inf: not served."""
-    c, truth = requests.work["class_idx"], requests.truth
+    """Service seconds of each request alone on type g, without loads, [requests]; inf: not served."""
+    c, truth, engines = requests.work["class_idx"], requests.truth, cluster.engines
+    if engines is not None and engines.types["service"][g] == LANGUAGE_MODEL:
+        alone_s = engines.alone_s(g, requests.work["prompt_tokens"], truth["output_tokens"])
+        return np.where(np.isfinite(cluster.fixed_s[c, g]), alone_s, np.inf)
     nominal_s = cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]
     served_s: NDArray[np.float64] = nominal_s * truth["factor"]
     return served_s

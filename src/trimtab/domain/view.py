@@ -75,9 +75,11 @@ WORK = np.dtype(
         ("estimate_s", "f8"),  # estimated service seconds on the best node type; inf = fits no node
         ("rank_s", "f8"),  # estimated seconds from its start to the end of its run, on the critical path
         ("payload_gib", "f8"),
-        ("tokens", "f8"),  # that it takes of a node's memory while it is served
         ("cost", "f8"),  # added to its tenant's virtual counter when it is sent to a node
         ("key", "i8"),  # affinity key: session, or model and adapter
+        ("tokens", "f4"),  # that it takes of a node's memory while it is served
+        ("prompt_tokens", "i4"),  # 0 = no language model's, or not known
+        ("output_tokens", "i4"),  # expected
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none
         ("adapter_idx", "i4"),  # a second such item; -1 = none
@@ -85,12 +87,27 @@ WORK = np.dtype(
         ("zone_idx", "i4"),  # where it comes from
         ("priority", "i4"),  # higher is more urgent
         ("affinity_node_idx", "i4"),  # node where its session lives; -1 = none
-        ("pinned", "i4"),  # 1 = no other node can serve it; PINNED_RUNNING
-        ("parts_max", "i4"),  # images or tiles that can be served apart; 0 or 1 = it can't be split
+        ("pinned", "i2"),  # 1 = no other node can serve it; PINNED_RUNNING
+        ("parts_max", "i2"),  # images or tiles that can be served apart; 0 or 1 = it can't be split
         ("next_class_idx", "i4"),  # of the successor on the critical path; -1 = none
     ],
     align=True,
 )
+
+
+ENGINE_LOAD = np.dtype(
+    [
+        ("load_factor", "f8"),  # service seconds of one more request over its estimate; 1 = as estimated
+        ("step_s", "f8"),  # of an iteration of its present batch, without prompts
+        ("kv_used", "f8"),  # tokens of its KV memory at anchor_s of NODE, cached prefixes not counted
+        ("kv_per_s", "f8"),  # by which they grow
+        ("kv_tokens", "f8"),  # capacity of its KV memory; 0 = no language model
+        ("waiting_tokens", "f8"),  # of prompts sent here that it has neither read nor cached
+        ("decoding", "i4"),  # requests that make tokens
+        ("batch_max", "i4"),  # requests that it would serve at once; `slots` of NODE is what it serves well
+    ],
+    align=True,
+)  # of a node that serves otherwise than one request a slot
 
 
 def new_work(n: int) -> np.ndarray:
@@ -146,6 +163,7 @@ class View(NamedTuple):
     item_gib: Annotated[Any, array("f8", "items")]
     memory_gib: Annotated[Any, array("f8", "types")]  # room of a node for items
     outages: Annotated[Any, array(OUTAGE, "outages")]  # the maintenance calendar; past ones too
+    engines: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # [0] = all nodes serve a request a slot
 
 
 class Plan(NamedTuple):
@@ -242,6 +260,15 @@ def estimate_s(view: View, work: Any, type_idx: int) -> float:
 
 
 @helper(inline=True)
+def service_s(view: View, work: Any, j: int) -> float:
+    """Estimated service seconds of this work on node j beside what it serves, without loading."""
+    seconds = estimate_s(view, work, type_of_node(view, j))
+    if len(view.engines.load_factor) > 0:
+        seconds *= view.engines.load_factor[j]
+    return seconds
+
+
+@helper(inline=True)
 def missing_load_s(view: View, work: Any, j: int) -> float:
     """Seconds of loading that node j needs before it can serve this work."""
     wait_s, g = 0.0, type_of_node(view, j)
@@ -255,7 +282,7 @@ def missing_load_s(view: View, work: Any, j: int) -> float:
 @helper(inline=True)
 def own_s(view: View, work: Any, j: int) -> float:
     """Seconds of a slot of node j that this work itself would take: estimated loading and service."""
-    return missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
+    return missing_load_s(view, work, j) + service_s(view, work, j)
 
 
 def estimates_s(view: View, work: Any, node_idx: Any) -> Any:

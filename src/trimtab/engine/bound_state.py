@@ -113,14 +113,18 @@ def python_plan(plan: Plan) -> Plan:
 
 def python_view(view: View) -> View:
     """A view for interpreted kernels."""
-    host, nodes, *rest = view
-    return View(record_of(Columns(host)), Columns(nodes), *(memoryview(array) for array in rest))
+    return _bound_view(view, memoryview)
 
 
 def numpy_view(view: View) -> View:
     """A view for a policy in plain Python: read-only NumPy columns, and the context as a record."""
-    context, nodes, *rest = view
-    return View(record_of(Columns(context)), Columns(nodes, read_only), *map(read_only, rest))
+    return _bound_view(view, read_only)
+
+
+def _bound_view(view: View, column: Callable[[Any], Any]) -> View:
+    arrays: dict[str, Any] = {name: column(array) for name, array in view._asdict().items()}
+    arrays |= {name: Columns(getattr(view, name), column) for name in ("nodes", "engines")}
+    return View(**arrays | {"context": record_of(Columns(view.context))})
 
 
 def numpy_ranking(ranking: np.ndarray) -> Ranking:

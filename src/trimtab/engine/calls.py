@@ -47,6 +47,7 @@ from trimtab.engine.loop import advance, begin
 from trimtab.engine.policy_switch import activate
 from trimtab.engine.python_policies import Chooser, bound_dispatch, bound_order, dispatch_of
 from trimtab.engine.rollout_state import place_requests
+from trimtab.engine.service import SERVE, serve
 from trimtab.engine.state import State
 from trimtab.errors import KernelError, PolicyError
 
@@ -180,6 +181,10 @@ class Calls:
 
     def _bind_compiled(self) -> None:
         _load_loop()
+        if self._state.config["engines"][0] == 1:
+            pointer = _pointer_to(serve, SERVE)
+            self._state.config["serve_c"] = pointer.c_address
+            self._state.config["serve_jit"] = pointer.jit_address
         self._advance: Any = advance_bound
         self._begin: Any = begin
         self._bound: State = self._bind_functions()

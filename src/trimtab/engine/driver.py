@@ -167,9 +167,10 @@ class Driver:
 
     def view(self, dispatcher: int = 0) -> View:
         """The present view of a dispatcher, as NumPy record arrays."""
-        host, nodes, *rest = self.state.views[dispatcher]
-        host["now_s"] = self.now_s
-        return View(host.view(np.recarray)[0], nodes.view(np.recarray), *rest)
+        view = self.state.views[dispatcher]
+        view.context["now_s"] = self.now_s
+        nodes, engines = (array.view(np.recarray) for array in (view.nodes, view.engines))
+        return view._replace(context=view.context.view(np.recarray)[0], nodes=nodes, engines=engines)
 
     def history(self) -> History:
         """The recent past, for planning."""

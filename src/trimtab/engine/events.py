@@ -6,8 +6,8 @@ from trimtab.compiled.kernel import helper
 from trimtab.engine.state import State
 
 # At equal times events are taken in this order.
-COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, WINDOW, ARRIVAL = range(
-    11
+STEP, COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, WINDOW, ARRIVAL = (
+    range(12)
 )
 
 # An event's key: kind, then serial, then version, so that keys order as the three do.
@@ -23,7 +23,7 @@ def kind_of(key: int) -> int:
 
 @helper(inline=True)
 def serial_of(key: int) -> int:
-    """Serial of an event's object: a request, a fault process or a sample."""
+    """Serial of an event's object: a request, a node with an engine, a fault process or a sample."""
     return (key >> VERSION_BITS) & ((1 << SERIAL_BITS) - 1)
 
 

@@ -30,9 +30,11 @@ from trimtab.engine.nodes import (
     withdraw,
 )
 from trimtab.engine.runs import is_stage, max_retries_of, note_over, note_stage_failed
+from trimtab.engine.service import CLEAR, LAST, SETTLE, TAKE_OUT, ask, is_engine
 from trimtab.engine.state import State
 from trimtab.engine.telemetry import note_change
 
+_RUNNING = int(Status.RUNNING)
 _LOST, _RETRIES = int(Status.LOST), int(Reason.RETRIES)
 _REJECTED, _CANCELLED = int(Status.REJECTED), int(Status.CANCELLED)
 _STREAM = 1 << 40  # fault processes draw from serials that no request has
@@ -106,7 +108,23 @@ def begin_faults(s: State) -> None:
 
 
 @helper
-def _lose_running(s: State, j: int, now_s: float) -> None:
+def _lose_batch(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """All rows of the batch of failed engine j are dispatched again, or lost."""
+    ask(s, plan, SETTLE, -1, j, now_s)
+    r = ask(s, plan, LAST, -1, j, now_s)
+    while r >= 0:
+        ask(s, plan, TAKE_OUT, r, j, now_s)
+        if s.requests.status[r] == _RUNNING:  # else it was cancelled in the iteration that is lost
+            try_again(s, r, j, now_s)
+        r = ask(s, plan, LAST, -1, j, now_s)
+    ask(s, plan, CLEAR, -1, j, now_s)
+
+
+@helper
+def _lose_running(s: State, plan: Plan, j: int, now_s: float) -> None:
+    if is_engine(s, j):
+        _lose_batch(s, plan, j, now_s)
+        return
     first = s.hidden.first_slot[j]
     while s.nodes.running[j] > 0:
         r = s.slots.request[first + s.nodes.running[j] - 1]
@@ -133,15 +151,15 @@ def try_again(s: State, r: int, j: int, now_s: float) -> None:
 
 
 @helper
-def _fail(s: State, j: int, now_s: float) -> None:
+def _fail(s: State, plan: Plan, j: int, now_s: float) -> None:
     s.hidden.down[j] += 1
     if s.hidden.down[j] > 1:
         return
     if s.config.resume[0] == 1:
-        pause(s, j, now_s)
+        pause(s, plan, j, now_s)
         stop_node(s, j, now_s)
     else:
-        _lose_running(s, j, now_s)
+        _lose_running(s, plan, j, now_s)
         stop_node(s, j, now_s)
         drain(s, j, now_s)
     anchor(s, j, now_s)
@@ -176,14 +194,14 @@ def _use(s: State, f: int, sign: float) -> None:
 
 
 @helper
-def on_fault(s: State, f: int, now_s: float) -> None:
+def on_fault(s: State, plan: Plan, f: int, now_s: float) -> None:
     """A fault of process f begins."""
     s.faults.active[f] = 1
     j = s.faults.node_idx[f]
     if s.faults.factor[f] == 0.0:
-        _fail(s, j, now_s)
+        _fail(s, plan, j, now_s)
     else:
-        change_speed(s, j, _speed_of(s, j), now_s)
+        change_speed(s, plan, j, _speed_of(s, j), now_s)
     _use(s, f, 1.0)
     if s.faults.end_s[f] < np.inf:
         if s.faults.factor[f] == 0.0 or s.faults.resource[f] > 0:
@@ -202,7 +220,7 @@ def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
     if s.faults.factor[f] == 0.0:
         _repair(s, plan, j, now_s)
     else:
-        change_speed(s, j, _speed_of(s, j), now_s)
+        change_speed(s, plan, j, _speed_of(s, j), now_s)
     if s.faults.mtbf_s[f] < np.inf:
         _draw_next(s, f, now_s)
         push_event(s, s.faults.start_s[f], FAILURE, f, 0)

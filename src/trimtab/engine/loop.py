@@ -23,9 +23,12 @@ from trimtab.engine.events import (
     LOSS,
     PLAN,
     REPAIR,
+    SERIAL_BITS,
+    STEP,
     SWITCH,
     TELEMETRY,
     TRANSFER,
+    VERSION_BITS,
     VERSIONS,
     WINDOW,
     drop_first_event,
@@ -82,6 +85,7 @@ from trimtab.engine.runs import (
     note_ready,
     note_row_done,
 )
+from trimtab.engine.service import BEGIN, END, LEAVE, NEXT_ENDED, ask, is_engine
 from trimtab.engine.slots import begin_row
 from trimtab.engine.stage_inputs import note_fetched
 from trimtab.engine.state import AVOIDED, State
@@ -106,6 +110,8 @@ _CANCELLED = int(Status.CANCELLED)
 _FITS_NO_NODE = int(Reason.FITS_NO_NODE)
 _DEADLINE, _ABORTED = int(Reason.DEADLINE), int(Reason.ABORTED)
 _PENDING = int(Status.PENDING)
+
+_AN_ARRIVAL = ARRIVAL << (SERIAL_BITS + VERSION_BITS)  # as `counts.now_key`
 
 AGAIN_LATER = 3  # version of a LOSS event: the host itself says when the request is dispatched again
 
@@ -158,7 +164,9 @@ def _end_run(s: State, plan: Plan, r: int, status: int, reason: int, now_s: floa
 def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
     """Cancel request r, which is no run, and remove it from its queue, transfer or slot."""
     status, j = s.requests.status[r], s.requests.node_idx[r]
-    if status == _RUNNING and (s.hidden.down[j] == 0 or s.config.completions_from_outside[0] == 1):
+    if status == _RUNNING and is_engine(s, j):
+        ask(s, plan, LEAVE, r, j, now_s)
+    elif status == _RUNNING and (s.hidden.down[j] == 0 or s.config.completions_from_outside[0] == 1):
         vacate(s, r, j, now_s)
     elif status == _RUNNING and not (s.config.batches[0] == 1 and leave_batch(s, r, j)):
         leave_slot(s, r, j)  # kept by a failed node: it holds no models and uses no time
@@ -189,6 +197,22 @@ def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     s.counts.idle_events[0] = 0
     s.counts.offers_due[0] = 1
     fill(s, plan, j, now_s)
+
+
+@helper
+def _step(s: State, plan: Plan, j: int, now_s: float) -> None:
+    """What engine j was scheduled to do is over: requests end, others begin, and it goes on."""
+    ask(s, plan, END, -1, j, now_s)
+    r = ask(s, plan, NEXT_ENDED, -1, j, now_s)
+    while r >= 0:
+        if s.requests.status[r] == _RUNNING:  # else it was cancelled meanwhile
+            s.requests.version[r] += 1
+            _end_attempt(s, r, j, now_s)
+            s.counts.offers_due[0] = 1
+        r = ask(s, plan, NEXT_ENDED, -1, j, now_s)
+    s.counts.idle_events[0] = 0
+    if ask(s, plan, BEGIN, -1, j, now_s) == 1:
+        anchor(s, j, now_s)
 
 
 @helper(inline=True)
@@ -308,7 +332,7 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
     if kind == TRANSFER:
         _arrive_at_node(s, plan, order, i, now_s)
     elif kind == FAILURE:
-        on_fault(s, i, now_s)
+        on_fault(s, plan, i, now_s)
     elif kind == REPAIR:
         fill(s, plan, on_repair(s, plan, i, now_s), now_s)
         s.counts.offers_due[0] = 1
@@ -390,6 +414,8 @@ def _is_dispatched(s: State, r: int, now_s: float) -> bool:
 def _is_void(s: State, key: int) -> bool:
     """Whether an event is outdated: its request has a newer version."""
     kind = kind_of(key)
+    if kind == STEP:
+        return (s.engines.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
     if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
         return False
     return (s.requests.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
@@ -437,6 +463,8 @@ def _has_room(s: State, key: int) -> bool:
     if kind_of(key) == FAILURE:
         in_flight = s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]
         free -= (2 + s.config.run_margin[0]) * in_flight  # a batch may pass its slot on
+    elif kind_of(key) == STEP and s.config.engines[0] == 1:
+        free -= (2 + s.config.run_margin[0]) * s.nodes.running[serial_of(key)]
     elif kind_of(key) == COMPLETION and s.config.batches[0] == 1 and s.config.runs[0] == 1:
         m = s.batch.next[serial_of(key)]
         while m >= 0:  # a batch ends stages of several runs
@@ -513,6 +541,7 @@ def advance(
                 return FULL
             now_s = next_s
             counts.now_s[0] = now_s
+            counts.now_key[0] = key if r < 0 else _AN_ARRIVAL
             counts.steps[0] += 1
             if r >= 0:
                 if not _begins(s, plan, r, now_s):
@@ -522,6 +551,9 @@ def advance(
                 if _is_void(s, key):
                     continue
                 kind = kind_of(key)
+                if kind == STEP:
+                    _step(s, plan, serial_of(key), now_s)
+                    continue
                 if kind == COMPLETION:
                     _complete(s, plan, serial_of(key), now_s)
                     continue

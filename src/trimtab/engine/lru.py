@@ -39,7 +39,8 @@ def new_caches(count: int, capacity: int, keys: int) -> Caches:
 
 
 @helper(inline=True)
-def _unlink(caches: Any, entries: Any, q: int, i: int) -> None:
+def unlink(caches: Any, entries: Any, q: int, i: int) -> None:
+    """Take entry i of cache q out of the order of use."""
     at = caches.begin[q] + i
     newer, older = entries.newer[at], entries.older[at]
     if newer < 0:
@@ -53,7 +54,8 @@ def _unlink(caches: Any, entries: Any, q: int, i: int) -> None:
 
 
 @helper(inline=True)
-def _link_as_newest(caches: Any, entries: Any, q: int, i: int) -> None:
+def link_as_newest(caches: Any, entries: Any, q: int, i: int) -> None:
+    """Make entry i of cache q, which is in no order, the one used last."""
     at, before = caches.begin[q] + i, caches.newest[q]
     entries.newer[at] = -1
     entries.older[at] = before
@@ -69,19 +71,19 @@ def use(place: Any, caches: Any, entries: Any, q: int, key: int) -> bool:
     """Make this key the newest of cache q; returns whether the cache held it before."""
     i = place[key, q] - 1
     if i >= 0:
-        _unlink(caches, entries, q, i)
-        _link_as_newest(caches, entries, q, i)
+        unlink(caches, entries, q, i)
+        link_as_newest(caches, entries, q, i)
         return True
     i = caches.length[q]
     if i < caches.capacity[q]:
         caches.length[q] = i + 1
     else:
         i = caches.oldest[q]
-        _unlink(caches, entries, q, i)
+        unlink(caches, entries, q, i)
         place[entries.key[caches.begin[q] + i], q] = 0
     entries.key[caches.begin[q] + i] = key
     place[key, q] = i + 1
-    _link_as_newest(caches, entries, q, i)
+    link_as_newest(caches, entries, q, i)
     return False
 
 
@@ -99,8 +101,9 @@ def reuse_arrays(
     cluster: Cluster, requests: Requests, options: Options, config: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Fields of the state. Switches on in `config` the caches for which the requests have data."""
+    are_kept = options.prefix_blocks > 0 or cluster.engines is not None
     return {
-        **_prefix_arrays(cluster, requests.prefixes if options.prefix_blocks else None, options, config),
+        **_prefix_arrays(cluster, requests.prefixes if are_kept else None, options, config),
         **_result_arrays(requests.content_idx if options.results_max else None, options, config),
     }
 
@@ -112,7 +115,8 @@ def _prefix_arrays(
         block, first, tokens = np.zeros(0, "i4"), np.zeros(0, "i8"), np.zeros(0)
         place, caches, entries = new_caches(0, 0, 0)
     else:
-        config["prefix_blocks"], config["block_tokens"] = options.prefix_blocks, prefixes.block_tokens
+        config["prefix_blocks"] = max(options.prefix_blocks, 1)  # engines keep blocks in their own memory
+        config["block_tokens"] = prefixes.block_tokens
         block, first = prefixes.block_idx.astype("i4"), prefixes.first.astype("i8")
         tokens = prefixes.prompt_tokens.astype("f8")
         place, caches, entries = new_caches(cluster.n_nodes, options.prefix_blocks, prefixes.n_blocks)

@@ -9,13 +9,24 @@ import numpy as np
 
 from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.engines import ENGINE_TYPE, SLOTS
 from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members, name_of
 from trimtab.domain.requests import Requests
-from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, OUTAGE, UNLIMITED, Memory, View, memory
+from trimtab.domain.view import (
+    CONTEXT,
+    ENGINE_LOAD,
+    MAX_RANKED,
+    NODE,
+    OUTAGE,
+    UNLIMITED,
+    Memory,
+    View,
+    memory,
+)
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, batch_rows, rows_alone, rows_with_runs
-from trimtab.engine.lru import reuse_arrays
+from trimtab.engine.lru import CACHED, reuse_arrays
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
@@ -24,10 +35,13 @@ from trimtab.engine.state import (
     BY_TENANT,
     CONFIG,
     COSTS,
+    ENGINE,
     HIDDEN,
     LINK,
+    POOL,
     QUEUE,
     REQUEST,
+    SEQUENCE,
     SHARES_HELD,
     SHARES_SERVED,
     SIMULATED,
@@ -82,7 +96,8 @@ def _config_array(
     config["lane_by"] = _lane_by(decider)
     config["sublanes"] = _n_sublanes(config, cluster, n_tenants)
     config["loads_ahead"] = _loads_ahead(decider.dispatch, cluster, host)
-    config["margin"], config["n_zones"] = 8 + 2 * int(cluster.slots.max()), len(cluster.zone_names)
+    most = 0 if cluster.engines is None else int(cluster.engines.types["batch_max"].max())
+    config["margin"], config["n_zones"] = 8 + 2 * max(most, int(cluster.slots.max())), len(cluster.zone_names)
     return config
 
 
@@ -223,6 +238,7 @@ def new_state(
     config["shadows"], config["eviction"] = len(policies) - dispatchers, int(options.eviction)
     given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
     given |= _row_arrays(cluster, requests, options, config, host)
+    given |= _engine_arrays(cluster, options, given)
     given |= _seen_arrays(options, given)
     given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
     contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
@@ -230,6 +246,7 @@ def new_state(
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["tenant_weight"] = _tenant_weight(requests)
+    given["itl_edge_s"] = ITL_EDGES_S
     given["use_reported_s"] = np.full(cluster.n_nodes, np.inf)
     given["report_noise_frac"] = _numbers(
         () if options.report_noise_frac is None else options.report_noise_frac
@@ -313,6 +330,64 @@ def _row_arrays(
     }
 
 
+ITL_EDGES_S = 1e-4 * 10.0 ** (np.arange(1, 128) / 20.0)  # 20 bins for each power of ten
+
+
+def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of nodes that serve otherwise than one request a slot; empty if there are none."""
+    engines, kind = cluster.engines, cluster.type_idx
+    if engines is None:
+        tables = {
+            name: np.zeros((0, 1))
+            for name in ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
+        }
+        return tables | {
+            "engine_types": np.zeros(0, ENGINE_TYPE),
+            "engines": np.zeros(0, ENGINE),
+            "sequences": np.zeros(0, SEQUENCE),
+            "batch_rows": np.zeros(0, "i4"),
+            "pools": np.zeros(0, POOL),
+            "pool_entry": np.zeros(0, CACHED),
+            "pool_users": np.zeros(0, "i4"),
+            "engine_load": np.zeros(0, ENGINE_LOAD),
+        }
+    given["config"]["engines"], given["config"]["fast_forward"] = 1, options.fast_forward
+    of_node = engines.types[kind]
+    given["hidden"]["service"] = of_node["service"]
+    nodes = zeros(ENGINE, [cluster.n_nodes])
+    places = of_node["batch_max"] + 1
+    nodes["place"] = np.cumsum(places) - places
+    rows = zeros(SEQUENCE, [len(given["work"])])
+    rows["first_token_s"], rows["place"] = np.nan, -1
+    load = zeros(ENGINE_LOAD, [cluster.n_nodes])
+    load["load_factor"] = np.where(of_node["service"] == SLOTS, 1.0, engines.slowdown[kind, 1])
+    load["kv_tokens"], load["batch_max"] = of_node["kv_tokens"], of_node["batch_max"]
+    return {
+        "engine_types": engines.types,
+        **{
+            name: _numbers(getattr(engines, name))
+            for name in ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
+        },
+        "engines": nodes,
+        "sequences": rows,
+        "batch_rows": np.full(int(places.sum()), -1, "i4"),
+        "engine_load": load,
+        **_pool_arrays(of_node["kv_tokens"], given),
+    }
+
+
+def _pool_arrays(kv_tokens: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:
+    """Room for the blocks of prompts in the memory of each engine; none if no prompt has blocks."""
+    block_tokens = float(given["config"]["block_tokens"][0])
+    kv_tokens = kv_tokens if block_tokens > 0.0 else kv_tokens[:0]
+    capacity = (kv_tokens // max(block_tokens, 1.0)).astype(np.int64) + 1
+    pools = np.zeros(len(kv_tokens), POOL)
+    pools["newest"] = pools["oldest"] = pools["free"] = -1
+    pools["capacity"], pools["begin"] = capacity, np.cumsum(capacity) - capacity
+    many = int(capacity.sum())
+    return {"pools": pools, "pool_entry": np.zeros(many, CACHED), "pool_users": np.zeros(many, "i4")}
+
+
 def _store_arrays(
     requests: Requests, n_rows: int, options: Options, config: np.ndarray
 ) -> dict[str, np.ndarray]:
@@ -336,6 +411,7 @@ def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
         "resident_changes": np.zeros(len(nodes), "i8"),
         "used": np.zeros(given["capacity"].shape),
         "link_active": np.zeros(len(given["links"]), "i4"),
+        "engine_load": given["engine_load"],
     }
     is_stale = options.telemetry_period_s > 0
     seen = {f"seen_{name}": array.copy() if is_stale else array for name, array in true.items()}
@@ -351,6 +427,7 @@ def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[Vi
         "resident_changes": given["seen_resident_changes"],
         "used": given["seen_used"],
         "link_active": given["seen_link_active"],
+        "engines": given["seen_engine_load"],
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
         "usd_per_s": _numbers(cluster.usd_per_s),
         "memory_gib": _numbers(cluster.memory_gib),
@@ -378,6 +455,7 @@ def _lengths(
     config = given["config"]
     is_stale = options.telemetry_period_s > 0
     reports = 2 + int(np.ceil(options.telemetry_delay_s / options.telemetry_period_s)) if is_stale else 0
+    n_types = len(given["engine_types"])
     n_slots, n_items, reused = int(cluster.slots.sum()), len(cluster.item_names), rows * host.rows_reused
     return {
         "one": 1,
@@ -391,7 +469,7 @@ def _lengths(
         "tenants": len(requests.tenant_names),
         "classes": len(cluster.class_names),
         "shares": len(given["pooled"]),
-        "event_room": n_slots * 2 + 4 * len(given["faults"]) + 1024,
+        "event_room": (n_slots + len(given["batch_rows"])) * 2 + 4 * len(given["faults"]) + 1024,
         "started_rows": rows * host.completions_from_outside,
         "reused_rows": reused,
         "avoided": AVOIDED,
@@ -402,4 +480,7 @@ def _lengths(
         "ranked": MAX_RANKED,
         "run_rows": len(given["stages"]),
         "recent": RECENT if config["runs"][0] else 0,
+        "engine_nodes": len(given["engines"]),
+        "engine_types": n_types,
+        "itl_bins": (len(ITL_EDGES_S) + 1) if n_types else 0,
     }

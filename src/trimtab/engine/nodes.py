@@ -27,6 +27,20 @@ from trimtab.engine.queues import drop_first_of, first_of
 from trimtab.engine.residency import acquire, forget_all, release
 from trimtab.engine.resources import can_hold, fits_beside, give_back, take
 from trimtab.engine.runs import show_run
+from trimtab.engine.service import (
+    ENTER,
+    LOOK,
+    PAUSE,
+    RESUME,
+    SETTLE,
+    SLOW,
+    ask,
+    fits_memory,
+    is_engine,
+    note_sent,
+    note_withdrawn,
+    show_engine,
+)
 from trimtab.engine.slots import expected_s, occupy, service_s
 from trimtab.engine.stage_inputs import measure_transfer
 from trimtab.engine.state import AVOIDED, State
@@ -77,7 +91,7 @@ def accepts(s: State, r: int, j: int) -> bool:
         return False
     if s.config.placement_terms[0] == 1 and not _accepts_live(s, r, j):
         return False
-    if not fits_beside_placed(s, r, j):
+    if not fits_beside_placed(s, r, j) or (is_engine(s, j) and not fits_memory(s, r, j)):
         return False
     adapter = s.work.adapter_idx[r]
     if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:
@@ -89,6 +103,9 @@ def accepts(s: State, r: int, j: int) -> bool:
 def anchor(s: State, j: int, now_s: float) -> None:
     """Update node j's backlog estimate and mark the node as changed for all dispatchers."""
     nodes, slots = s.nodes, s.slots
+    if is_engine(s, j):
+        show_engine(s, j, now_s)
+        return
     first = s.hidden.first_slot[j]
     queued_s, left_s = nodes.outstanding_s[j], 0.0
     for i in range(first, first + nodes.running[j]):
@@ -124,6 +141,10 @@ def _start(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
 def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Start waiting requests of node j while it has free slots."""
     nodes = s.nodes
+    if is_engine(s, j):
+        ask(s, plan, LOOK, -1, j, now_s)
+        anchor(s, j, now_s)
+        return
     if s.config.batches[0] == 1:
         fill_batches(s, plan, j, now_s)
     while s.config.batches[0] == 0 and nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]:
@@ -139,6 +160,11 @@ def fill(s: State, plan: Plan, j: int, now_s: float) -> None:
 def enter(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None:
     """Request r has reached node j: it starts at once or waits there."""
     nodes, rows = s.nodes, s.requests
+    if is_engine(s, j):
+        rows.status[r] = _QUEUED
+        rows.key[r] = queue_key(s, plan, order, r, now_s)
+        ask(s, plan, ENTER, r, j, now_s)
+        return
     free = nodes.up[j] == 1 and nodes.running[j] < nodes.slots[j]
     is_batched = s.config.batches[0] == 1 and batch_max(s, plan, r) > 1
     if is_batched or not (free and s.queues.length[j] == 0 and _start(s, plan, r, j, now_s)):
@@ -175,6 +201,8 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
         s.hidden.token_room[j] -= s.work.tokens[r]
     add_expected_cost(s, r, estimate_s)
     note_at_nodes(s, r, 1)
+    if is_engine(s, j):
+        note_sent(s, r, j)
     rtt_s = _round_trip_s(s, r, j)
     if s.config.transfers_from_outside[0] == 1 or rtt_s < 0.0:
         enter(s, plan, order, r, j, now_s)
@@ -198,6 +226,8 @@ def withdraw(s: State, r: int, j: int) -> None:
     if s.config.token_caps[0] == 1:
         s.hidden.token_room[j] += s.work.tokens[r]
     note_at_nodes(s, r, -1)
+    if is_engine(s, j):
+        note_withdrawn(s, r, j)
     note_own(s, dispatcher_of(s, r), j, -1, -estimate_s)
 
 
@@ -262,8 +292,11 @@ def drain(s: State, j: int, now_s: float) -> None:
 
 
 @helper
-def pause(s: State, j: int, now_s: float) -> None:
+def pause(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Pause node j: its running requests keep their slots and their remaining service."""
+    if is_engine(s, j):
+        ask(s, plan, PAUSE, -1, j, now_s)
+        return
     rows, speed = s.requests, s.hidden.speed[j]
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]
@@ -275,6 +308,9 @@ def pause(s: State, j: int, now_s: float) -> None:
 @helper
 def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Resume node j after a repair: its paused requests load their models again and continue."""
+    if is_engine(s, j):
+        ask(s, plan, RESUME, -1, j, now_s)
+        return
     for k in range(s.nodes.running[j]):
         r = s.slots.request[s.hidden.first_slot[j] + k]
         if s.config.batches[0] == 1:
@@ -284,11 +320,21 @@ def resume(s: State, plan: Plan, j: int, now_s: float) -> None:
 
 
 @helper
-def change_speed(s: State, j: int, speed: float, now_s: float) -> None:
+def change_speed(s: State, plan: Plan, j: int, speed: float, now_s: float) -> None:
     """Change the speed of node j. The remaining service of running requests is rescaled, loading is not."""
     rows, before = s.requests, s.hidden.speed[j]
+    if speed == before:
+        return
+    is_up = s.hidden.down[j] == 0
+    if is_engine(s, j) and is_up:
+        ask(s, plan, SETTLE, -1, j, now_s)
     s.hidden.speed[j] = speed
-    if speed == before or s.hidden.down[j] > 0:
+    if is_engine(s, j):
+        if is_up:
+            ask(s, plan, SLOW, -1, j, now_s)
+        anchor(s, j, now_s)
+        return
+    if not is_up:
         return
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]

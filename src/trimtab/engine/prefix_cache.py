@@ -50,7 +50,7 @@ def cached_units(s: State, r: int, j: int) -> float:
 @helper
 def use_prefix(s: State, r: int, j: int) -> None:
     """Store the prompt of request r, which starts on node j, in the node's cache."""
-    if not _has_prompt(s, r):
+    if not _has_prompt(s, r) or s.prefix_cache.capacity[j] == 0:
         return
     s.counts.prompt_tokens[0] += s.prompt_tokens[r]
     s.counts.cached_tokens[0] += _cached_tokens(s, r, j)

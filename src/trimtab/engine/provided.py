@@ -25,7 +25,7 @@ SIMULATOR: Final = Host(
         Need.PLACEMENT: "`models` or `adapters` with `load_s`",
         Need.LOADING_AHEAD: "`models` with `load_s`",
         Need.PRICES: "`usd_per_hour` of node types",
-        Need.PREFIX: "`serving.prefix_cache.blocks`",
+        Need.PREFIX: "`serving.prefix_cache.blocks`, or node types with `service: {kind: llm}`, and prompts",
         Need.DEADLINES: "`workload.deadline`",
         Need.PRIORITIES: "`workload.priorities`",
         Need.VIRTUAL_COUNTERS: "`workload.tenants`, several",
@@ -53,6 +53,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     has_demand = bool(np.any(cluster.demand)) and bool(cluster.resource_names)
     is_used_by_others = options.faults is not None and bool(options.faults["resource"].any())
     chains = requests.chains
+    has_pools = requests.prefixes is not None and cluster.engines is not None
     payload_gib = work["payload_gib"].any() or (chains is not None and chains.output_gib.any())
     has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
     met = {
@@ -65,7 +66,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.PLACEMENT: np.any(cluster.load_s),
         Need.LOADING_AHEAD: np.any(cluster.load_s),
         Need.PRICES: np.any(cluster.usd_per_hour),
-        Need.PREFIX: options.prefix_blocks > 0,
+        Need.PREFIX: options.prefix_blocks > 0 or has_pools,
         Need.DEADLINES: np.isfinite(work["deadline_s"]).any(),
         Need.PRIORITIES: np.ptp(work["priority"]) > 0 if len(work) else False,
         Need.VIRTUAL_COUNTERS: len(requests.tenant_names) > 1,

@@ -12,14 +12,30 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Policy, members, name_of
 from trimtab.domain.requests import Requests, Status, true_service_on_s
 from trimtab.domain.stage_graph import best_seconds, critical_paths_s, latest_inputs
+from trimtab.engine.bound_state import python_state
 from trimtab.engine.driver import Driver
-from trimtab.metrics import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
+from trimtab.engine.service import settle_engines
+from trimtab.metrics import (
+    NodeRecords,
+    Records,
+    RequestRecords,
+    ResourceRecords,
+    StageRecords,
+    TokenRecords,
+    TokenTargets,
+)
 from trimtab.validation.named_classes import label_of
 
 Floats = NDArray[np.float64]
 
 
-def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floats) -> Records:
+def records_of(
+    driver: Driver,
+    cluster: Cluster,
+    requests: Requests,
+    slo_s: Floats,
+    token_slos: TokenTargets | None = None,
+) -> Records:
     """Records of a run, simulated or live."""
     counts = driver.state.counts[0]
     rows = _request_records(driver, cluster, requests)
@@ -41,8 +57,27 @@ def records_of(driver: Driver, cluster: Cluster, requests: Requests, slo_s: Floa
         result_hits=int(counts["result_hits"]),
         recomputed_s=float(counts["recomputed_s"]),
         stages=None if requests.chains is None else stage_records(driver, cluster, requests.chains),
+        tokens=_token_records(driver, cluster, end_s),
+        token_slos=token_slos,
         resources=_resource_records(driver, cluster, end_s),
         switches=tuple((at_s, _candidate(driver.policy, k)) for at_s, k in driver.switches),
+    )
+
+
+def _token_records(driver: Driver, cluster: Cluster, end_s: float) -> TokenRecords | None:
+    if cluster.engines is None:
+        return None
+    state, n = driver.state, driver.n_requests
+    settle_engines(python_state(state), end_s)
+    sequences, kv_tokens = state.sequences[:n], state.engine_load["kv_tokens"]
+    peak = np.where(kv_tokens > 0.0, state.engines["peak"] / np.maximum(kv_tokens, 1.0), np.nan)
+    return TokenRecords(
+        first_token_s=sequences["first_token_s"],
+        output_tokens=np.where(np.isnan(sequences["first_token_s"]), 0, state.truth["output_tokens"][:n]),
+        preempted=sequences["preempted"],
+        itl_edge_s=state.itl_edge_s,
+        itl_count=state.itl_count,
+        kv_peak_frac=peak,
     )
 
 
@@ -152,6 +187,9 @@ def _node_records(driver: Driver, cluster: Cluster, start_s: float, end_s: float
     hidden, nodes, kind = driver.state.hidden, driver.state.nodes, cluster.type_idx
     allocated_s, busy_s = _running_slot_s(driver, end_s)
     up_s = np.clip(end_s - start_s - _down_s(hidden, nodes["up"] == 1, start_s, end_s), 0.0, None)
+    if cluster.engines is not None:
+        more_s = _engine_slot_s(driver, end_s)
+        allocated_s, busy_s = allocated_s + more_s, busy_s + more_s
     still_gib_s = hidden["memory_used_gib"] * np.maximum(0.0, end_s - hidden["memory_since_s"])
     return NodeRecords(
         slots=cluster.slots,
@@ -206,6 +244,15 @@ def _running(driver: Driver) -> tuple[NDArray[np.int64], Floats]:
     running = running[driver.state.nodes["up"][rows["node_idx"][running]] == 1]
     slot = driver.state.hidden["first_slot"][rows["node_idx"][running]] + rows["slot"][running]
     return running, driver.state.slots["since_s"][slot]
+
+
+def _engine_slot_s(driver: Driver, end_s: float) -> Floats:
+    """Slot-seconds of engines at work at the end of the window that are not counted yet, [nodes]."""
+    state = driver.state
+    at_work = (state.nodes["running"] > 0) & (state.hidden["service"] > 0)
+    since_s = np.where(at_work, state.engines["begun_s"], end_s)
+    slot_s: Floats = np.maximum(0.0, end_s - since_s) * state.nodes["slots"]
+    return slot_s
 
 
 def _running_slot_s(driver: Driver, end_s: float) -> tuple[Floats, Floats]:

@@ -208,6 +208,7 @@ class _ReusableRun:
         state.views[0].link_gib_per_s[...] = initial["links"]["gib_per_s"] = view.link_gib_per_s
         work, truth = state.work[: self._n_rows], state.truth[: self._n_rows]
         truth["units"], truth["factor"] = work["units"], 1.0
+        truth["output_tokens"], truth["given_tokens"] = work["output_tokens"], 0
         self._set_shares(view)
 
     def _set_outages(self, view: View) -> None:
@@ -242,6 +243,16 @@ class _ReusableRun:
         nominal_s = estimates_s(view, self.state.work[:n], rows["node_idx"])
         known = np.isfinite(nominal_s) & (nominal_s > 0.0)
         factor[...] = np.where(known, rows["left_s"] / np.where(known, nominal_s, 1.0), 1.0)
+        if self._setting.cluster.engines is not None:
+            self._set_tokens(rows)
+
+    def _set_tokens(self, rows: NDArray[np.void]) -> None:
+        """Requests that engines work on are read, and have made the tokens that their time is over of."""
+        work, truth = self.state.work[: len(rows)], self.state.truth[: len(rows)]
+        left = np.clip(rows["left_s"] / np.maximum(rows["estimate_s"], 1e-9), 0.0, 1.0)
+        begun = left < 1.0
+        truth["given_tokens"] = np.where(begun, work["prompt_tokens"], 0)
+        truth["output_tokens"] = np.ceil(np.where(begun, left, 1.0) * work["output_tokens"])
 
     def set_errors(self, service_cv: float) -> None:
         """Multiply the service of arrivals by lognormal factors of mean 1, the same in every rollout."""

@@ -17,6 +17,7 @@ from trimtab.engine.nodes import anchor, queue_key
 from trimtab.engine.queues import enqueue
 from trimtab.engine.residency import acquire
 from trimtab.engine.resources import fits_beside, take
+from trimtab.engine.service import LOOK, ask, is_engine, note_sent
 from trimtab.engine.slots import occupy
 from trimtab.engine.state import State
 from trimtab.engine.telemetry import (
@@ -120,6 +121,12 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
     s.counts.in_system[0] += 1
     note_at_nodes(s, r, 1)
     note_own(s, dispatcher_of(s, r), j, 1, rows.estimate_s[r])
+    if is_engine(s, j):
+        note_sent(s, r, j)
+        rows.status[r] = _QUEUED
+        rows.key[r] = queue_key(s, plan, order, r, 0.0)
+        enqueue(s, j, r)
+        return
     is_free = nodes.running[j] < nodes.slots[j] and s.queues.length[j] == 0
     if is_free and fits_beside(s, r, j) and acquire(s, plan, r, j, 0.0) >= 0.0:
         rows.status[r] = _RUNNING
@@ -144,6 +151,8 @@ def place_requests(s: State, plan: Plan, order: Any, n_placed: int) -> None:
         _place(s, plan, order, r)
     s.counts.arrived[0] = n_placed
     for j in range(len(s.nodes.up)):
+        if is_engine(s, j):
+            ask(s, plan, LOOK, -1, j, 0.0)
         anchor(s, j, 0.0)
     show_present(s)
     note_all_changed(s)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.arrays import ListField, array
 from trimtab.domain.chains import EDGE, STAGE_SPEC
+from trimtab.domain.engines import ENGINE_TYPE
 from trimtab.domain.options import FAULT, Eviction
 from trimtab.domain.requests import TRUTH
-from trimtab.domain.view import CONTEXT, MAX_RANKED, NODE, RANKED, WORK, Memory, View
+from trimtab.domain.view import CONTEXT, ENGINE_LOAD, MAX_RANKED, NODE, RANKED, WORK, Memory, View
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, RUN, STAGE
 from trimtab.engine.lru import CACHE, CACHED
 
@@ -91,6 +92,7 @@ HIDDEN = np.dtype(
         ("down", "i4"),  # failures in force
         ("unplaced", "i4"),  # 1 = it may lack some of what the plan places here
         ("epoch", "i4"),  # its failures so far
+        ("service", "i4"),  # how it serves: SLOTS, SHARED, LANGUAGE_MODEL of `domain.engines`
         # Requests without a model use only the fields above, in the first of two cache lines.
         ("memory_used_gib", "f8"),
         ("memory_gib_s", "f8"),  # integral of memory used
@@ -105,6 +107,61 @@ HIDDEN = np.dtype(
     align=True,
 )
 
+ENGINE = np.dtype(
+    [
+        (
+            "begun_s",
+            "f8",
+        ),  # start of the present run of iterations; shared: up to when service is counted
+        ("first_s", "f8"),  # seconds of its first iteration
+        ("growth_s", "f8"),  # by which each is longer than the one before
+        ("served_s", "f8"),  # shared: service that each request has had since the engine last idled
+        ("iteration", "i8"),  # that are over, of all runs
+        ("done", "i8"),  # of the present run, counted already
+        ("planned", "i8"),  # of the present run, after which it is next looked at
+        ("used", "i8"),  # tokens in the KV memory that the batch needs
+        ("kept", "i8"),  # tokens of blocks there that no row of the batch needs: cached prefixes
+        ("context", "i8"),  # tokens of all decoding rows
+        ("peak", "i8"),  # largest `used`
+        ("waiting", "i8"),  # tokens of prompts sent here and not read
+        ("admitted", "i8"),  # rows so far
+        ("place", "i8"),  # its first place in `batch_rows`
+        ("version", "i4"),
+        ("phase", "i4"),
+        ("decoding", "i4"),  # rows
+        ("prefilling", "i4"),
+        ("is_changed", "i4"),  # 1 = the next iteration takes other seconds than the run under way
+        ("adapters", "i4"),  # different ones in the batch
+    ],
+    align=True,
+)
+SEQUENCE = np.dtype(
+    [
+        ("first_token_s", "f8"),  # nan = none yet
+        ("joined_s", "f8"),  # the batch
+        ("ends_at", "f8"),  # iteration that makes its last token; shared: `served_s` at which it ends
+        ("since", "i8"),  # iteration after which it decodes
+        ("joined", "i8"),  # number of its admission
+        ("prompt", "i4"),  # tokens to read; after a preemption those made before too
+        ("left", "i4"),  # tokens to make
+        ("read", "i4"),  # of its prompt, cached ones too
+        ("place", "i4"),  # in the batch of its node; -1 = none
+        ("blocks", "i4"),  # of its prompt in the pool of its node
+        ("preempted", "i4"),  # times
+    ],
+    align=True,
+)
+POOL = np.dtype(
+    [
+        ("newest", "i4"),
+        ("oldest", "i4"),
+        ("length", "i4"),  # entries in use or free
+        ("capacity", "i4"),
+        ("begin", "i8"),
+        ("free", "i4"),  # first free entry; -1 = none
+    ],
+    align=True,
+)  # blocks of a node's KV memory, as CACHE
 SLOT = np.dtype(
     [("since_s", "f8"), ("estimate_s", "f8"), ("estimate_end_s", "f8"), ("request", "i8")], align=True
 )
@@ -161,6 +218,10 @@ CONFIG = np.dtype(
         ("runs", "i8"),  # 1 = requests may have stages, or be split into parts
         ("batches", "i8"),  # 1 = requests may be served in batches
         ("groups", "i8"),  # of requests that can be served in one batch
+        ("engines", "i8"),  # 1 = some nodes serve otherwise than one request a slot
+        ("fast_forward", "i8"),  # 1 = one event ends all iterations of a run
+        ("serve_c", "i8"),  # addresses of `engine.service.serve`, where it is compiled
+        ("serve_jit", "i8"),
     ],
     align=True,
 )
@@ -168,6 +229,7 @@ CONFIG = np.dtype(
 COUNTS = np.dtype(
     [
         ("now_s", "f8"),
+        ("now_key", "i8"),  # of the event that is handled
         ("moved_gib", "f8"),
         ("work", "i8"),  # rows of `work` that exist
         ("arrived", "i8"),  # rows that have arrived
@@ -218,6 +280,8 @@ COUNTS = np.dtype(
         ("idle_events", "i8"),  # consecutive events that could have dispatched held requests, but did not
         ("pending_wakeups", "i8"),  # future deadlines and repairs of failed nodes
         ("steps", "i8"),
+        ("iterations", "i8"),  # of engines
+        ("preemptions", "i8"),
         ("deciding", "i8"),  # request of the present decision
         ("answer", "i8"),  # the policy's last invalid answer
     ],
@@ -335,6 +399,25 @@ class State(NamedTuple):
     join_s: Annotated[Any, array("f8", "classes")]  # seconds to join the parts of a request
     batch: Annotated[Any, array(BATCH, "batched_rows")]  # if requests may be batched
     batch_marginal: Annotated[Any, array("f8", "classes")]  # share of service for one more request
+    engine_types: Annotated[Any, array(ENGINE_TYPE, "engine_types")]  # [0] = all nodes have slots
+    dense_s: Annotated[Any, array("f8", "engine_types", "tokens")]
+    sequence_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
+    attention_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
+    context_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
+    slowdown: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
+    engines: Annotated[Any, array(ENGINE, "engine_nodes")]
+    sequences: Annotated[Any, array(SEQUENCE, "engine_rows")]
+    batch_rows: Annotated[Any, array("i4", "batch_places")]  # decoding rows, a heap; then those that are read
+    pools: Annotated[Any, array(POOL, "pool_nodes")]
+    pool_entry: Annotated[Any, array(CACHED, "pool_entries")]
+    pool_users: Annotated[Any, array("i4", "pool_entries")]  # rows of the batch that need the block
+    itl_edge_s: Annotated[Any, array("f8", "itl_edges")]  # upper edges of all bins but the last
+    itl_count: Annotated[
+        Any, array("i8", "engine_types", "itl_bins")
+    ]  # tokens by their distance from the last
+    engine_load: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # the truth
+    seen_engine_load: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # fresh: `engine_load` itself
+    report_engine_load: Annotated[Any, array(ENGINE_LOAD, "reports", "engine_nodes")]
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]
     memories: Annotated[Any, ListField(Memory)]  # [dispatchers + shadows], the policies'
     order_memories: Annotated[Any, ListField(Memory)]  # [dispatchers], the order's

@@ -7,6 +7,8 @@ seen = last report + own now − own when that report was sampled.
 
 from __future__ import annotations
 
+from typing import Any
+
 from trimtab.compiled.kernel import helper
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import TELEMETRY, push_event
@@ -127,6 +129,19 @@ def _sample(s: State, k: int) -> None:
 
 
 @helper
+def _copy_engine_load(source: Any, target: Any) -> None:
+    for j in range(len(source.step_s)):
+        target.load_factor[j] = source.load_factor[j]
+        target.step_s[j] = source.step_s[j]
+        target.kv_used[j] = source.kv_used[j]
+        target.kv_per_s[j] = source.kv_per_s[j]
+        target.kv_tokens[j] = source.kv_tokens[j]
+        target.waiting_tokens[j] = source.waiting_tokens[j]
+        target.decoding[j] = source.decoding[j]
+        target.batch_max[j] = source.batch_max[j]
+
+
+@helper
 def _sample_tables(s: State, slot: int, sample: int) -> None:
     many = s.used.shape[1]
     for j in range(len(s.nodes.up)):
@@ -136,6 +151,8 @@ def _sample_tables(s: State, slot: int, sample: int) -> None:
         _add_noise(s, slot, sample)
     for link in range(len(s.link_active)):
         s.report_link_active[slot, link] = s.link_active[link]
+    if s.config.engines[0] == 1:
+        _copy_engine_load(s.engine_load, s.report_engine_load[slot])
 
 
 @helper
@@ -158,6 +175,8 @@ def _show_tables(s: State, slot: int) -> None:
         s.use_reported_s[j] = s.report_s[slot]
     for link in range(len(s.link_active)):
         s.seen_link_active[link] = s.report_link_active[slot, link]
+    if s.config.engines[0] == 1:
+        _copy_engine_load(s.report_engine_load[slot], s.seen_engine_load)
 
 
 @helper

@@ -14,8 +14,17 @@ from trimtab.metrics.latency import (
     served_frac,
     target_metrics,
 )
-from trimtab.metrics.run_records import NodeRecords, Records, RequestRecords, ResourceRecords, StageRecords
+from trimtab.metrics.run_records import (
+    NodeRecords,
+    Records,
+    RequestRecords,
+    ResourceRecords,
+    StageRecords,
+    TokenRecords,
+    TokenTargets,
+)
 from trimtab.metrics.statistics import Estimate, mean_ci95, paired_difference_ci95
+from trimtab.metrics.token_metrics import token_metrics
 
 __all__ = [
     "METRICS",
@@ -27,6 +36,8 @@ __all__ = [
     "RequestRecords",
     "ResourceRecords",
     "StageRecords",
+    "TokenRecords",
+    "TokenTargets",
     "batch_ci95",
     "compute",
     "mean_ci95",
@@ -50,4 +61,5 @@ def compute(records: Records) -> dict[str, float]:
         **fairness_metrics(records),
         **efficiency_metrics(records),
         **chain_metrics(records),
+        **token_metrics(records),
     }

@@ -158,6 +158,24 @@ _CHAINS = (
     Metric("recomputed_s", "s", "Service of stages that ran again because their outputs were lost.", "lower"),
 )
 
+_TOKENS = (
+    Metric("ttft_mean_s", "s", "Mean time to first token (TTFT).", "lower"),
+    Metric("ttft_p50_s", "s", "Median TTFT.", "lower"),
+    Metric("ttft_p99_s", "s", "99th percentile of TTFT.", "lower"),
+    Metric("tpot_mean_s", "s", "Mean time per output token after the first (TPOT).", "lower"),
+    Metric("tpot_p50_s", "s", "Median TPOT.", "lower"),
+    Metric("tpot_p99_s", "s", "99th percentile of TPOT.", "lower"),
+    Metric("itl_p50_s", "s", "Median time between two tokens of a request (ITL).", "lower"),
+    Metric("itl_p99_s", "s", "99th percentile of ITL.", "lower"),
+    Metric("kv_peak_frac", "frac", "Mean over engines of the largest use of KV memory.", None),
+    Metric(
+        "preemptions", "1", "Number of times a request lost its KV memory, to be computed again.", "lower"
+    ),
+)
+
+TOKEN_HEADLINE = ("ttft_p99_s", "tpot_p99_s")
+"""Shown first where engines of language models serve."""
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -171,5 +189,6 @@ METRICS: dict[str, Metric] = {
         *_FAIRNESS,
         *_EFFICIENCY,
         *_CHAINS,
+        *_TOKENS,
     )
 }

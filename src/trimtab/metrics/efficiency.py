@@ -31,7 +31,7 @@ def efficiency_metrics(records: Records) -> dict[str, float]:
     finished = int(np.count_nonzero(requests.finished))
     usd_per_hour = float(np.sum(nodes.usd_per_hour * nodes.paid_frac))
     usd = usd_per_hour * records.window_s / SECONDS_PER_HOUR
-    attained = int(np.count_nonzero(slo_attained(requests, records.slo_s)))
+    attained = int(np.count_nonzero(slo_attained(records)))
     return {
         "throughput_per_s": ratio(finished, records.window_s),
         "goodput_per_s": ratio(attained, records.window_s),

@@ -18,6 +18,7 @@ from trimtab.metrics.statistics import (
     ratio,
     variance,
 )
+from trimtab.metrics.token_metrics import are_tokens_in_time
 
 SLOWDOWN_FLOOR_S = 1.0  # the usual 10 s suits jobs of minutes to hours, not requests
 
@@ -120,14 +121,16 @@ def target_metrics(records: Records) -> dict[str, float]:
     requests = records.requests
     has_deadline = requests.arrived & (requests.deadline_s < np.inf)
     return {
-        "slo_attained_frac": _share(slo_attained(requests, records.slo_s), requests.arrived),
+        "slo_attained_frac": _share(slo_attained(records), requests.arrived),
         "deadline_satisfied_frac": _share(_in_time(requests), has_deadline),
     }
 
 
-def slo_attained(requests: RequestRecords, slo_s: FloatArray) -> BoolArray:
-    """Requests [n] that finished within the target of their class, slo_s [classes], and by their deadline."""
-    return _in_time(requests) & (requests.completion_s <= slo_s[requests.class_idx])
+def slo_attained(records: Records) -> BoolArray:
+    """Requests [n] that finished within all targets of their class, and by their deadline."""
+    requests = records.requests
+    is_complete = requests.completion_s <= records.slo_s[requests.class_idx]
+    return _in_time(requests) & is_complete & are_tokens_in_time(records)
 
 
 def _share(good: BoolArray, among: BoolArray) -> float:

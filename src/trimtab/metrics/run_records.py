@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,25 @@ class RequestRecords:
     def completion_s(self) -> FloatArray:
         """Finish − arrival, waiting included; nan unless finished."""
         return self.finish_s - self.arrival_s
+
+
+class TokenTargets(NamedTuple):
+    """Targets of language models, [classes] each; inf for none."""
+
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecords:
+    """What engines of language models did; arrays of shape [requests] but for the distances of tokens."""
+
+    first_token_s: FloatArray  # when its first token was made; nan if none was
+    output_tokens: IntArray  # 0 for a request of no language model
+    preempted: IntArray  # times that it was preempted
+    itl_edge_s: FloatArray  # [bins − 1] upper edges of the bins but the last
+    itl_count: IntArray  # [node types, bins] tokens by the seconds since the last token of their request
+    kv_peak_frac: FloatArray  # [nodes] largest use of the KV memory; nan for a node without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +149,8 @@ class Records:
     recomputed_s: float = 0.0  # service of stages whose outputs were lost
     stages: StageRecords | None = None  # None where no request is a run of a chain
     switches: tuple[tuple[float, str], ...] = ()  # of a composite policy: (time, its candidate since then)
+    tokens: TokenRecords | None = None  # None where no node serves a language model
+    token_slos: TokenTargets | None = None  # None = no class has such targets
     resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:

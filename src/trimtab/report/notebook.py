@@ -32,7 +32,8 @@ _STYLES = {
 def comparison_html(comparison: Comparison) -> str:
     """Headline metrics of all policies, best first, above the bound."""
     results = comparison.ranked()
-    columns = [metric_column(results, metric) for metric in headline_metrics(comparison.kind.metrics)]
+    shown = headline_metrics(comparison.kind.metrics, results)
+    columns = [metric_column(results, metric) for metric in shown]
     distance = distance_column(results)
     if distance is not None:
         columns.insert(1, distance)

@@ -6,9 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trimtab.metrics import Estimate, Metric
+from trimtab.metrics.definitions import TOKEN_HEADLINE
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import PolicyResult
 
 DIGITS: Final = 4  # significant digits where no confidence interval says how many
 MOST_DECIMALS: Final = 9
@@ -26,6 +30,10 @@ _WORDS: Final = {
     "var": "variance",
     "cv": "CV",
     "slo": "SLO",
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "kv": "KV",
     "usd": "cost",
     "jain": "Jain's index,",
     "accelerator_s_per_1k": "accelerator time per 1,000 finished",
@@ -165,6 +173,7 @@ def load_text(offered_load: float) -> str:
 _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Latency": ("completion_", "slowdown_"),
     "Queueing": ("queueing_",),
+    "Tokens": ("ttft_", "tpot_", "itl_", "kv_", "preemptions"),
     "Balance": ("utilisation_", "idle_", "jain_nodes"),
     "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
     "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),
@@ -183,9 +192,13 @@ def metric_groups(metrics: Mapping[str, Metric]) -> dict[str, tuple[Metric, ...]
     return {name: tuple(members) for name, members in groups.items() if members}
 
 
-def headline_metrics(metrics: Mapping[str, Metric]) -> tuple[Metric, ...]:
-    """The metrics that a comparison shows by default."""
-    return tuple(metric for metric in metrics.values() if metric.headline)
+def headline_metrics(
+    metrics: Mapping[str, Metric], results: Sequence[PolicyResult] = ()
+) -> tuple[Metric, ...]:
+    """The metrics that a comparison shows by default, those of tokens among them where results have some."""
+    tokens = [metrics[name] for name in TOKEN_HEADLINE if name in metrics]
+    defined = [m for m in tokens if any(math.isfinite(result.metrics[m.name].mean) for result in results)]
+    return (*defined, *(metric for metric in metrics.values() if metric.headline))
 
 
 def _group_of(name: str) -> str:

@@ -61,7 +61,7 @@ def comparison_table(
     chosen = (
         named_metrics(metrics, kind.metrics)
         if metrics
-        else _sorted_first(headline_metrics(kind.metrics), first)
+        else _sorted_first(headline_metrics(kind.metrics, results), first)
     )
     columns = [metric_column(results, metric) for metric in chosen]
     if not metrics:

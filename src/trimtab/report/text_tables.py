@@ -68,7 +68,7 @@ def _columns(
 ) -> tuple[list[PolicyResult], list[Column]]:
     results = comparison.ranked(sort)
     known = comparison.kind.metrics
-    chosen = headline_metrics(known) if metrics is None else named_metrics(metrics, known)
+    chosen = headline_metrics(known, results) if metrics is None else named_metrics(metrics, known)
     return results, [metric_column(results, metric) for metric in chosen]
 
 

@@ -186,9 +186,10 @@ def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | 
     """Lower bound on completion, groups being node types.
 
     None where none of the requests can be served, where caches may answer them or shorten their service, and
-    where batches may serve several in less than the time of each.
+    where batches or engines may serve several in less than the time of each.
     """
-    if _is_cached(requests, options) or options.batch_marginal_frac is not None:
+    is_batched = options.batch_marginal_frac is not None or cluster.engines is not None
+    if _is_cached(requests, options) or is_batched:
         return None
     if requests.chains is not None:
         problem = chain_problem(cluster, requests, requests.chains)

@@ -200,7 +200,7 @@ def request_side(inputs: SharedInputs, mode: str, slow: Any = None) -> RequestSi
 
 def _records(inputs: SharedInputs, side: RequestSide) -> Records:
     ready = inputs.serving
-    return records_of(side.driver, ready.cluster, ready.requests, ready.slo_s)
+    return records_of(side.driver, ready.cluster, ready.requests, ready.slo_s, ready.token_slos)
 
 
 def trained_on(inputs: SharedInputs, up: Flags) -> JobRecords:

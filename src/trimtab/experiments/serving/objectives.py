@@ -18,7 +18,7 @@ _FACTORS: Final[Mapping[str | None, float]] = {None: 1.0, "s": 1.0, "ms": 1e-3, 
 _HELPED: Final = (
     *("completion_mean", "completion_p", "queueing", "slowdown", "slo_attained", "deadline_satisfied"),
     *("finished", "rejected", "cancelled", "unfinished", "starvation", "throughput", "goodput", "makespan"),
-    *("stretch", "first_output", "stage_queueing"),
+    *("stretch", "first_output", "stage_queueing", "ttft", "tpot", "itl"),
 )
 """Beginnings of metrics that one more node makes better or leaves: what the search for a fleet rests on."""
 _EXPECTED: Final = "METRIC<SECONDS or METRIC>FRACTION, such as completion_p99_s<60 or slo_attained>99%"
@@ -70,8 +70,9 @@ def objectives_of(text: str) -> tuple[Objective, ...]:
 
 
 def _metric(name: str, text: str) -> str:
-    """The metric of a name that may lack its unit; `wait` is queueing."""
+    """The metric of a name that may lack its unit; `wait` is queueing, `goodput` the share within SLOs."""
     name = re.sub(r"^wait(?=_)", "queueing", name)
+    name = {"goodput": "slo_attained"}.get(name, name)
     for full in (name, f"{name}_s", f"{name}_frac"):
         if full in METRICS and not full.startswith(_HELPED):
             expected = f"metrics that more nodes better: {', '.join(_HELPED)}…; --max-usd-per-hour for cost"

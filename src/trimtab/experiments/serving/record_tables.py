@@ -48,6 +48,13 @@ def request_table(
         "estimate_s": work["estimate_s"],
         "units": requests.truth["units"],
     }
+    if records.tokens is not None:
+        columns |= {
+            "first_token_s": records.tokens.first_token_s,
+            "prompt_tokens": work["prompt_tokens"],
+            "output_tokens": requests.truth["output_tokens"],
+            "preempted": records.tokens.preempted,
+        }
     table = pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
     if of_trace is None:
         return table

@@ -285,7 +285,7 @@ def run_on_clock(
 
 def run_of(scenario: Scenario, policy: PolicySpec, seed: int, built: RunInputs, driver: Driver) -> Run:
     """The result of a finished run, from the state of its driver."""
-    records = records_of(driver, built.cluster, built.requests, built.slo_s)
+    records = records_of(driver, built.cluster, built.requests, built.slo_s, built.token_slos)
     lacks = degraded(driver.decider, built.cluster, built.requests, built.options)
     return Run(
         scenario,

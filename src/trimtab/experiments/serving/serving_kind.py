@@ -223,7 +223,7 @@ class Serving(Kind[Scenario, ServingInputs, Records]):
             mode=mode,
             declared=scenario_workload(decider.dispatch, inputs.scenario, inputs.seed, inputs.load),
         )
-        return records_of(driver, ready.cluster, ready.requests, ready.slo_s)
+        return records_of(driver, ready.cluster, ready.requests, ready.slo_s, ready.token_slos)
 
     def measure(self, records: Records) -> dict[str, float]:
         """All metrics of a run."""

@@ -18,9 +18,9 @@ from trimtab.domain.view import (
     Plan,
     View,
     can_take,
-    estimate_s,
     memory,
     needs_of,
+    service_s,
     type_of_node,
 )
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
@@ -190,8 +190,8 @@ class E2(Policy):
         if count > 0:
             j = ranking.node_idx[0]
             cached = min(float(view.prefix_tokens[j]), float(view.context.prompt_tokens))
-            service_s = estimate_s(view, needs, type_of_node(view, j))
-            work_s = max(0.0, service_s - cached * _token_s(view, needs, j, units))
+            there_s = service_s(view, needs, j)
+            work_s = max(0.0, there_s - cached * _token_s(view, needs, j, units))
             _count(floats, n, period, _WORK, j, work_s)
             _count(floats, n, period, _HITS, j, cached)
             _count(floats, n, period, _PROMPTS, j, float(view.context.prompt_tokens))

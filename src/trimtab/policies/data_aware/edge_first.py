@@ -12,7 +12,16 @@ from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import MAX_RANKED, Memory, Plan, View, can_take, estimate_s, memory, needs_of
+from trimtab.domain.view import (
+    MAX_RANKED,
+    Memory,
+    Plan,
+    View,
+    can_take,
+    memory,
+    needs_of,
+    service_s,
+)
 from trimtab.policies.shared.delivery import delivered_completion_s, round_trip_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
 from trimtab.policies.shared.unmet_needs import NO_LINKS, NO_LOADS
@@ -107,7 +116,7 @@ class EdgeFirst(Policy):
             count = int(rank_noted(floats, ranking, n))
             if farther < 0:
                 return count
-            own_s = estimate_s(view, work, view.nodes.type_idx[ranking.node_idx[0]])
+            own_s = service_s(view, work, ranking.node_idx[0])
             if ranking.score[0] - own_s <= floats[first + farther]:
                 count = min(count, MAX_RANKED - 1)
                 ranking[count] = farther

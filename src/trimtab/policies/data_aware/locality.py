@@ -19,11 +19,10 @@ from trimtab.domain.view import (
     Plan,
     View,
     can_take,
-    estimate_s,
     memory,
     missing_load_s,
     needs_of,
-    type_of_node,
+    service_s,
 )
 from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import FULL_BUSY, FULL_OVERDUE, n_groups, refresh_nodes
@@ -55,7 +54,7 @@ def _distance_s(view: View, work: Any, j: int) -> float:
 
 @helper(inline=True)
 def _own_s(view: View, work: Any, j: int) -> float:
-    return _distance_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
+    return _distance_s(view, work, j) + service_s(view, work, j)
 
 
 @helper(inline=True)

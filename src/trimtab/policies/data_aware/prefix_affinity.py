@@ -17,10 +17,10 @@ from trimtab.domain.view import (
     Memory,
     Plan,
     View,
-    estimate_s,
     memory,
     missing_load_s,
     needs_of,
+    service_s,
     type_of_node,
 )
 from trimtab.policies.load_aware.least_expected_completion import note_waits
@@ -41,10 +41,10 @@ def _saved_s(view: View, work: Any, per_token: float, j: int) -> float:
 def _score_s(view: View, work: Any, params: Any, j: int, wait_s: float, least_wait_s: float) -> float:
     """Expected completion on node j minus the seconds that its cache saves."""
     escape, weight, per_token = params
-    service_s = estimate_s(view, work, type_of_node(view, j))
+    there_s = service_s(view, work, j)
     saved_s = _saved_s(view, work, per_token, j)
-    own_s = missing_load_s(view, work, j) + service_s - saved_s
-    is_calm = wait_s - least_wait_s <= escape * service_s
+    own_s = missing_load_s(view, work, j) + there_s - saved_s
+    is_calm = wait_s - least_wait_s <= escape * there_s
     bonus_s = (weight - 1.0) * saved_s
     return float(wait_s + (own_s - (bonus_s if is_calm else 0.0)))
 

@@ -24,7 +24,17 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.parameters import Natural, NonNegative, Positive
 from trimtab.domain.policy import Policy
-from trimtab.domain.view import Memory, Plan, View, estimate_s, memory, needs_of, own_s, type_of_node
+from trimtab.domain.view import (
+    Memory,
+    Plan,
+    View,
+    estimate_s,
+    memory,
+    needs_of,
+    own_s,
+    service_s,
+    type_of_node,
+)
 from trimtab.policies.shared.delivery import DeliveryPolicy, delivered_completion_s, transfer_s
 from trimtab.policies.shared.later_stages import Outlook, least_after_s, notes_and_types, outlook
 from trimtab.policies.shared.room import last_if_full, starts_now
@@ -152,7 +162,7 @@ def _priced_s(view: View, needs: Any, floats: Any, j: int, after_s: float, rest_
     g = type_of_node(view, j)
     price = floats[view.context.n_nodes + view.unit_s.shape[1] + g]
     end_s = max(rest_s, delivered_completion_s(view, needs, j) + after_s)
-    return end_s + price * estimate_s(view, needs, g) if end_s < np.inf else np.inf
+    return end_s + price * service_s(view, needs, j) if end_s < np.inf else np.inf
 
 
 @helper

@@ -21,6 +21,7 @@ from trimtab.domain.view import (
     memory,
     missing_load_s,
     needs_of,
+    service_s,
     type_of_node,
 )
 from trimtab.policies.load_aware.least_expected_completion import note_waits
@@ -54,12 +55,14 @@ N_WEIGHTS = 4  # of work, excess, wait and price, in this order
 
 
 @helper(inline=True)
-def _cost_of(view: View, work: Any, t: int, load_s: float, transfer_s: float, q: float, weights: Any) -> Cost:
-    """The addition to the wait of a node of type t, with so much to load and to transfer."""
-    service_s, extra_s, price_s = estimate_s(view, work, t), 0.0, 0.0
-    own_s = load_s + service_s
+def _cost_of(
+    view: View, work: Any, t: int, there_s: float, load_s: float, transfer_s: float, q: float, weights: Any
+) -> Cost:
+    """The addition to the wait of a node of type t that serves the work in `there_s`, after these loads."""
+    extra_s, price_s = 0.0, 0.0
+    own_s = load_s + there_s
     if q > 0.0:  # the same for all nodes, and mostly not so
-        extra_s = q * (weights[0] * own_s + weights[1] * (service_s - work.estimate_s))
+        extra_s = q * (weights[0] * own_s + weights[1] * (there_s - work.estimate_s))
     if weights[3] != 0.0:
         price_s = weights[3] * own_s * view.usd_per_s[t]
     return Cost(own_s, transfer_s, weights[2], extra_s, price_s, 0.0, np.inf)
@@ -71,14 +74,18 @@ def _cost_s(view: View, work: Any, j: int, wait_s: float, q: float, weights: Any
     load_s, transfer_s = missing_load_s(view, work, j), round_trip_s(view, work, j)
     if wait_s == np.inf:
         return np.inf
-    return score_of(_cost_of(view, work, type_of_node(view, j), load_s, transfer_s, q, weights), wait_s)
+    return score_of(
+        _cost_of(view, work, type_of_node(view, j), service_s(view, work, j), load_s, transfer_s, q, weights),
+        wait_s,
+    )
 
 
 @helper(inline=True)
 def _cost_of_kind(view: View, memory: Memory, work: Any, g: int, kind: int, q: float, weights: Any) -> Cost:
     """The addition to the wait of nodes of a group and kind."""
     t = type_of_group(memory, g)
-    return _cost_of(view, work, t, load_of_kind_s(view, work, t, kind), 0.0, q, weights)
+    load_s = load_of_kind_s(view, work, t, kind)
+    return _cost_of(view, work, t, estimate_s(view, work, t), load_s, 0.0, q, weights)
 
 
 @helper

@@ -23,7 +23,7 @@ from trimtab.domain.view import (
     missing_load_s,
     needs_of,
     own_s,
-    type_of_node,
+    service_s,
 )
 from trimtab.policies.shared.delivery import round_trip_s
 from trimtab.policies.shared.node_words import n_groups, refresh_nodes, type_of_group
@@ -194,10 +194,10 @@ class LateBinding(Policy):
         idle_s, idle = np.inf, n_idle(view, memory.ints)
         for i in range(idle):
             j = idle_at(memory.ints, i)
-            service_s = estimate_s(view, needs, type_of_node(view, j))
+            there_s = service_s(view, needs, j)
             load_s = missing_load_s(view, needs, j)
-            taken_s = round_trip_s(view, needs, j) + load_s + service_s
-            wasted_s = params[1] * load_s + params[2] * (service_s - needs.estimate_s)
+            taken_s = round_trip_s(view, needs, j) + load_s + there_s
+            wasted_s = params[1] * load_s + params[2] * (there_s - needs.estimate_s)
             score_s = np.inf
             if starts_now(view, needs, j):
                 idle_s = min(idle_s, taken_s)

@@ -19,9 +19,8 @@ from trimtab.domain.view import (
     View,
     can_take,
     empty_plan,
-    estimate_s,
     needs_of,
-    type_of_node,
+    service_s,
 )
 from trimtab.policies.shared.demand_forecast import ForecasterName, counts, forecast_means, mean_services_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
@@ -167,8 +166,8 @@ class LoadForecast(NotingPolicy):
         is_late = age_s > 0.0 and others > 0 and len(plan.params) > 0
         at_s = context.reported_s if is_late else context.now_s
         for j in range(context.n_nodes):
-            service_s = plan.weights[j] if is_late else estimate_s(view, needs, type_of_node(view, j))
-            score = load_s(view, j, at_s) + service_s / max(1, view.nodes.slots[j])
+            there_s = plan.weights[j] if is_late else service_s(view, needs, j)
+            score = load_s(view, j, at_s) + there_s / max(1, view.nodes.slots[j])
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
         if is_late:
             requests = plan.params[0] * age_s * others / context.n_dispatchers

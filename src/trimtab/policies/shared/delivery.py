@@ -19,10 +19,8 @@ from trimtab.domain.view import (
     Plan,
     View,
     can_take,
-    estimate_s,
-    missing_load_s,
     needs_of,
-    type_of_node,
+    own_s,
     zone_of_node,
 )
 from trimtab.forecast.availability import with_restarts_s
@@ -62,7 +60,7 @@ def transfer_s(view: View, work: Any, j: int) -> float:
 def delivered_completion_s(view: View, work: Any, j: int) -> float:
     """Expected seconds until node j has served this work, including the transfer; j can serve the work."""
     start_s = max(transfer_s(view, work, j), expected_wait_s(view, j))
-    return start_s + missing_load_s(view, work, j) + estimate_s(view, work, type_of_node(view, j))
+    return start_s + own_s(view, work, j)
 
 
 @helper(inline=True)

@@ -13,16 +13,7 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Floats
 from trimtab.domain.planning import History
-from trimtab.domain.view import (
-    Memory,
-    Plan,
-    View,
-    can_take,
-    estimate_s,
-    missing_load_s,
-    needs_of,
-    type_of_node,
-)
+from trimtab.domain.view import Memory, Plan, View, can_take, missing_load_s, needs_of, service_s
 from trimtab.policies.shared.selection import NOTES, NotingPolicy, rank_noted
 from trimtab.policies.shared.unmet_needs import LoadsPolicy
 from trimtab.policies.shared.waits import expected_wait_s
@@ -213,8 +204,8 @@ class PricePolicy(NotingPolicy, LoadsPolicy):
         for j in range(view.context.n_nodes):
             weight = plan.weights[j] if len(plan.weights) > 0 else 1.0
             price = plan.price[j, 0] if len(plan.price) > 0 else 0.0
-            service_s = weight * estimate_s(view, needs, type_of_node(view, j))
-            own_s = missing_load_s(view, needs, j) + service_s
+            there_s = weight * service_s(view, needs, j)
+            own_s = missing_load_s(view, needs, j) + there_s
             score = weight * expected_wait_s(view, j) + (1.0 + price) * own_s
             floats[NOTES + j] = score if can_take(view, needs, j) else np.inf
         return int(rank_noted(floats, ranking, view.context.n_nodes))

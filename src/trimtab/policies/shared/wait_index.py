@@ -58,6 +58,8 @@ _LEAST, _SCORES = 0, 1  # in `floats`; scores of each kind and group
 
 def is_indexable(cluster: Cluster) -> bool:
     """Whether the waits of this cluster's nodes are worth an index."""
+    if cluster.engines is not None:  # their speeds vary by node
+        return False
     fewest = FEWEST_WITH_ITEMS if len(cluster.item_gib) else FEWEST_NODES
     return cluster.n_nodes >= fewest
 

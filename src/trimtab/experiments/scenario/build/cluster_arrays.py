@@ -21,8 +21,10 @@ import numpy.typing as npt
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import UNLIMITED
 from trimtab.errors import TrimtabError
+from trimtab.experiments.scenario.build.engine_tables import BuiltEngines, build_engines, mean_service_s
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, holds
 from trimtab.validation.names import require
@@ -60,8 +62,12 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
     types, nodes, zones = list(spec.types.values()), list(spec.each_node()), spec.zone_names
     type_names = tuple(spec.types)
     type_idx = np.array([type_names.index(group.type) for _, group in nodes])
-    slots = np.array([group.slots or spec.types[group.type].slots for _, group in nodes])
+    built = build_engines(spec, columns)
+    of_type = np.array([kind.slots for kind in types]) if built is None else built.slots
+    slots = np.array([group.slots or of_type[type_names.index(group.type)] for _, group in nodes])
     fixed_s, unit_s = service_tables(spec, served)
+    if built is not None:
+        _set_engine_seconds(spec, built, columns, fixed_s, unit_s)
     items = items_of(served, columns)
     return Cluster(
         type_names=type_names,
@@ -91,7 +97,27 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         resource_names=spec.resource_names,
         capacity=_amounts([t.resources for t in types], spec)[type_idx],
         demand=_amounts([s.demand for s in served.classes.values()], spec),
+        engines=None if built is None else built.engines,
     )
+
+
+def _set_engine_seconds(
+    spec: ClusterSpec, built: BuiltEngines, columns: RequestColumns, fixed_s: FloatArray, unit_s: FloatArray
+) -> None:
+    """Set the seconds of classes on types that serve language models; inf for a class without tokens."""
+    prompt, output = columns.prompt_tokens, columns.output_tokens
+    for g, kind in enumerate(spec.types.values()):
+        if not isinstance(kind.service, ModelService) or prompt is None or output is None:
+            continue
+        for c in range(len(fixed_s)):
+            rows = (columns.class_idx == c) & (output > 0)
+            units = float(columns.units[rows].mean()) if rows.any() else 0.0
+            if units <= 0.0 or fixed_s[c, g] == np.inf:
+                fixed_s[c, g] = np.inf
+                continue
+            mean = float(prompt[rows].mean()), float(output[rows].mean())
+            seconds = mean_service_s(built.engines, g, int(built.slots[g]), *mean)
+            fixed_s[c, g], unit_s[c, g] = 0.0, seconds / units
 
 
 def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, FloatArray]:

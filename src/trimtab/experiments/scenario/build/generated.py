@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import polars as pl
 
 from trimtab.domain.requests import Prefixes
+from trimtab.experiments.scenario.spec.amounts import SumAmount
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, fractions
 from trimtab.experiments.scenario.spec.workload import GenerateSpec, MixEntry
@@ -85,6 +86,8 @@ class RequestColumns:
     leave_after_s: FloatArray | None = None  # [requests], from arrival; its client goes away
     stages: pl.DataFrame | None = None  # of recorded runs (see `trimtab.traces.run_tables`)
     run_idx: IntArray | None = None  # [requests], their runs among those of `stages`
+    prompt_tokens: IntArray | None = None  # [requests]; 0 for work of no language model
+    output_tokens: IntArray | None = None  # [requests], likewise
 
 
 def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
@@ -92,11 +95,12 @@ def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
     n, names = spec.requests, list(served.classes)
     class_idx = _classes(spec, names, seed)
     units, model, adapter = np.empty(n), np.full(n, -1), np.full(n, -1)
+    tokens = np.zeros((2, n), np.int64)
     for c, name in enumerate(names):
         if name not in spec.mix:
             continue
         rows, service = np.flatnonzero(class_idx == c), served.classes[name]
-        units[rows] = _sizes(spec, spec.mix[name], seed, c, len(rows))
+        units[rows], tokens[:, rows] = _sizes(spec, spec.mix[name], seed, c, len(rows))
         if service.model is not None:
             family = served.models[service.model]
             model[rows] = drawn_members(family, seed, Stream.MODEL, c, len(rows))
@@ -105,7 +109,10 @@ def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
             adapter[rows] = _adapters(family, spec.mix[name].adapter_frac, seed, c, len(rows))
     arrival_s = _arrivals_s(spec, seed)
     members = (members_of(served.models), members_of(served.adapters))
-    return RequestColumns(arrival_s, class_idx, units, model, adapter, *members)
+    columns = RequestColumns(arrival_s, class_idx, units, model, adapter, *members)
+    if not tokens.any():
+        return columns
+    return replace(columns, prompt_tokens=tokens[0], output_tokens=tokens[1])
 
 
 def _begins(spec: GenerateSpec) -> list[int]:
@@ -143,11 +150,22 @@ def drawn_members(family: ItemFamily, seed: int, stream: Stream, member: int, n:
     return choose(generator(seed, stream, member), family.popularity_frac, n)
 
 
-def _sizes(spec: GenerateSpec, entry: MixEntry, seed: int, c: int, n: int) -> FloatArray:
+_TOKENS = ("prompt_tokens", "output_tokens")
+
+
+def _sizes(
+    spec: GenerateSpec, entry: MixEntry, seed: int, c: int, n: int
+) -> tuple[FloatArray, IntArray | int]:
+    """Work units [n]; prompt and output tokens [2, n], if the size is a sum of such parts, else 0."""
     amount = entry.size if entry.size is not None else spec.size
     if amount is None:  # checked with the scenario: runs of a chain, whose stages have sizes
-        return np.zeros(n)
-    return amount.draw(generator(seed, Stream.SIZE, c), n)
+        return np.zeros(n), 0
+    rng = generator(seed, Stream.SIZE, c)
+    if not isinstance(amount, SumAmount) or not set(_TOKENS) <= set(amount.sum):
+        return amount.draw(rng, n), 0
+    parts = amount.draw_parts(rng, n)
+    whole = np.stack([np.maximum(1, np.rint(parts[name])).astype(np.int64) for name in _TOKENS])
+    return amount.of_parts(parts, n), whole
 
 
 def _adapters(family: ItemFamily, frac: float, seed: int, c: int, n: int) -> IntArray:

@@ -58,6 +58,7 @@ def build_requests(
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
+    _set_tokens(work, truth, columns)
     work["parts_max"] = parts_max(served, c, work["units"])
     best_s = cluster.best_estimate_s(c, work["units"])
     true_best_s = cluster.best_estimate_s(c, columns.units)
@@ -75,6 +76,16 @@ def build_requests(
     work["zone_idx"] = _zone_idx(spec, cluster, seed, n)
     work["key"] = _keys(work, _session(spec, columns, seed))
     return Requests(work, truth, names, tenant_weight=weight)
+
+
+def _set_tokens(work: npt.NDArray[np.void], truth: npt.NDArray[np.void], columns: RequestColumns) -> None:
+    """Prompt tokens, and output tokens with the error of the estimated size."""
+    if columns.prompt_tokens is None or columns.output_tokens is None:
+        return
+    work["prompt_tokens"], truth["output_tokens"] = columns.prompt_tokens, columns.output_tokens
+    error = np.divide(work["units"], columns.units, out=np.ones(len(work)), where=columns.units > 0)
+    expected = np.rint(columns.output_tokens * error)
+    work["output_tokens"] = np.where(columns.output_tokens > 0, np.maximum(1, expected), 0)
 
 
 def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:
@@ -240,6 +251,8 @@ def with_prompts(spec: PromptSpec, columns: RequestColumns, served: Served, seed
     tokens = shared[beginning] + own
     per_token = np.array([service.prompt_token_units for service in served.classes.values()])
     units = columns.units + per_token[columns.class_idx] * tokens
+    if columns.output_tokens is not None:
+        columns = replace(columns, prompt_tokens=np.maximum(1, tokens).astype(np.int64))
     prefixes = drawn_prefixes(beginning, shared, tokens, spec.block_tokens)
     return replace(columns, units=units, prefixes=prefixes)
 

@@ -46,6 +46,7 @@ from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, stretched
 from trimtab.experiments.scenario.spec.workload import BurstSpec
 from trimtab.experiments.scenario.trace_rows import chosen_rows, recorded
+from trimtab.metrics import TokenTargets
 from trimtab.traces import Trace
 
 SOONEST_S = 1e-6  # after its arrival that a client can go away
@@ -69,6 +70,7 @@ class RunInputs:
     requests: Requests
     options: Options
     slo_s: FloatArray  # [classes]; inf = none
+    token_slos: TokenTargets | None
     offered_load: float  # arrival rate over capacity; inf if all arrive at once, nan if nothing is served
     capacity_per_s: float  # arrival rate that is load 1.0; nan if nothing is served
     n_fits_no_node: int  # requests that no node type serves
@@ -150,10 +152,33 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
             batch_marginal_frac=batch_marginal_frac(served),
         ),
         slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
+        token_slos=_token_slos(scenario, served),
         offered_load=_rate_per_s(requests) / capacity_per_s,
         capacity_per_s=capacity_per_s,
         n_fits_no_node=int(np.isinf(requests.work["estimate_s"]).sum()),
         trace=info,
+    )
+
+
+def _token_slos(scenario: Scenario, served: Served) -> TokenTargets | None:
+    """Targets of the classes for tokens. Raises ScenarioError for one that no node can tell."""
+    classes = served.classes
+    given = {name: s for name, s in classes.items() if s.slo_ttft_s is not None or s.slo_tpot_s is not None}
+    if not given:
+        return None
+    if not scenario.cluster.has_models:
+        name, service = next(iter(given.items()))
+        field = "slo_ttft_s" if service.slo_ttft_s is not None else "slo_tpot_s"
+        raise ScenarioError(
+            "is of tokens, but all nodes serve a request a slot",
+            file=scenario.name,
+            field=f"classes.{name}.{field}",
+            value=service.slo_ttft_s or service.slo_tpot_s,
+            expected="a node type with service: {kind: llm, …}, or slo_s",
+        )
+    return TokenTargets(
+        np.array([s.slo_ttft_s or np.inf for s in classes.values()]),
+        np.array([s.slo_tpot_s or np.inf for s in classes.values()]),
     )
 
 
@@ -193,7 +218,7 @@ def _as_they_come(
     columns = traced(spec.trace, whole, rows, served, seed)
     if whole.stages is not None:
         columns = replace(columns, stages=whole.stages, run_idx=rows["run_idx"].to_numpy())
-    if scenario.serving.prefix_cache.blocks:
+    if scenario.serving.prefix_cache.blocks or scenario.cluster.has_models:
         columns = replace(columns, prefixes=recorded_prefixes(spec.trace, whole.format, rows))
     return columns, served, info
 

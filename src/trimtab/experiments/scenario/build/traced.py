@@ -110,6 +110,8 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
         factor=_floats(table, "factor", 1.0),
         content=_coded(table, "content")[1],
         leave_after_s=_floats(table, "leave_after_s", np.inf),
+        prompt_tokens=_tokens(table, "prompt_tokens"),
+        output_tokens=_tokens(table, "output_tokens"),
     )
 
 
@@ -251,6 +253,15 @@ def _coded(
 
 def _whole_numbers(table: pl.DataFrame, column: str) -> IntArray | None:
     return table[column].fill_null(0).to_numpy() if column in table.columns else None
+
+
+def _tokens(table: pl.DataFrame, column: str) -> IntArray | None:
+    """Tokens [rows], at least 1 where they are known; 0 elsewhere."""
+    if column not in table.columns or not table[column].dtype.is_numeric():
+        return None
+    known = table[column].is_not_null().to_numpy()
+    tokens = table[column].fill_null(0).cast(pl.Int64).to_numpy()
+    return np.where(known, np.maximum(tokens, 1), 0)
 
 
 def _floats(table: pl.DataFrame, column: str, missing: float) -> FloatArray | None:

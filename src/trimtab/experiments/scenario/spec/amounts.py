@@ -111,9 +111,19 @@ class SumAmount(Spec):
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Sums [n]; each part has its own stream."""
-        return _combined(
-            np.zeros(n), self.sum, rng, lambda total, part, k: total + part * self.weights.get(k, 1.0)
-        )
+        return self.of_parts(self.draw_parts(rng, n), n)
+
+    def draw_parts(self, rng: np.random.Generator, n: int) -> dict[str, FloatArray]:
+        """Part → values [n], without weights."""
+        streams = rng.spawn(len(self.sum))
+        return {name: part.draw(own, n) for (name, part), own in zip(self.sum.items(), streams, strict=True)}
+
+    def of_parts(self, parts: Mapping[str, FloatArray], n: int) -> FloatArray:
+        """The weighted sums of drawn parts, [n]."""
+        total = np.zeros(n)
+        for name, part in parts.items():
+            total = total + part * self.weights.get(name, 1.0)
+        return total
 
 
 def _combined(

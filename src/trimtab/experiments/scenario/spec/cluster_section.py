@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.cluster import RESOURCES, ResourceName
+from trimtab.experiments.scenario.spec.node_services import ModelService, NodeService
 from trimtab.experiments.scenario.spec.shared_types import Capacity
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts, number_or_table
 
@@ -22,6 +23,7 @@ class NodeType(Spec):
     accelerators: NonNegative = Field(1.0, description="accelerators per node, for accelerator-seconds")
     memory_gib: Positive = Field(description="memory for models and adapters, of the whole node")
     slots: int = Field(1, ge=1, description="concurrent requests of a node")
+    service: NodeService | None = Field(None, description="how its nodes serve; null = one request a slot")
     speed: Positive = Field(1.0, description="divisor of service times given as one number")
     usd_per_hour: NonNegative = Field(0.0, description="price of a node")
     paid_while_down: bool = Field(
@@ -93,6 +95,11 @@ class ClusterSpec(Spec):
     def resource_names(self) -> tuple[ResourceName, ...]:
         """Resources that some node type has."""
         return tuple(name for name in RESOURCES if any(name in t.resources for t in self.types.values()))
+
+    @property
+    def has_models(self) -> bool:
+        """Whether some node type serves a language model."""
+        return any(isinstance(kind.service, ModelService) for kind in self.types.values())
 
     @property
     def zone_names(self) -> tuple[str, ...]:

@@ -65,6 +65,12 @@ class ServiceClass(Spec):
     )
     unit: str = Field("unit", description="unit of the size, for tables")
     slo_s: Positive | None = Field(None, description="target of completion time; null = none")
+    slo_ttft_s: Positive | None = Field(
+        None, description="target of the time to the first token (TTFT); null = none"
+    )
+    slo_tpot_s: Positive | None = Field(
+        None, description="target of the time per token after the first (TPOT); null = none"
+    )
     holding_cost: Positive = Field(
         1.0, description="cost of a second that a request is in the system, relative: for the order cmu"
     )

@@ -1,0 +1,102 @@
+"""How nodes serve requests other than one per slot: engines, by node type. Pure data.
+
+A *shared* node serves all its requests at once, each at a speed that falls with their number: processor
+sharing. A node that serves a *language model* works in iterations over a batch (continuous batching, Yu et
+al., "Orca", OSDI 2022, §3; chunked prefill, Agrawal et al., "Sarathi-Serve", OSDI 2024, §4), under the bounds
+of vLLM's scheduler.
+
+The seconds of an iteration with n decoding rows of c tokens of context in all, and m rows of which p prompt
+tokens are read, beside `pairs` pairs of tokens that attend to each other, are
+
+    dense_s[n + p] + sequence_s[n + m] + attention_s[n] + context_s[n] · c            without prompts, and
+    dense_s[n + p] + sequence_s[n + m] + mixed_s + mixed_row_s · n + mixed_context_s · c
+        + mixed_token_s · p + pair_s · pairs                                          with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SLOTS, SHARED, LANGUAGE_MODEL = range(3)  # ENGINE_TYPE.service
+
+ENGINE_TYPE = np.dtype(
+    [
+        ("mixed_s", "f8"),
+        ("mixed_row_s", "f8"),
+        ("mixed_context_s", "f8"),
+        ("mixed_token_s", "f8"),
+        ("pair_s", "f8"),
+        ("service", "i4"),
+        ("batch_max", "i4"),  # rows of a batch
+        ("token_budget", "i4"),  # of an iteration: a token for each decoding row, the rest for prompts
+        ("adapters_max", "i4"),  # different adapters in a batch; 0 = unbounded
+        ("kv_tokens", "i8"),  # capacity of the KV memory
+        ("kv_kept", "i8"),  # tokens kept free at the admission of a request (vLLM's watermark)
+        ("by_priority", "i4"),  # 1 = preempts the least urgent row, else the one admitted last
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Engines:
+    """The engines of a cluster's node types. Rows of types with slots are zero.
+
+    Tables go to the largest budget and batch of any type; what no iteration of a type can reach is unused.
+    """
+
+    types: NDArray[np.void]  # ENGINE_TYPE [types]
+    dense_s: Floats  # [types, tokens of an iteration]
+    sequence_s: Floats  # [types, rows]
+    attention_s: Floats  # [types, rows]
+    context_s: Floats  # [types, rows]
+    slowdown: Floats  # [types, rows] of shared nodes: seconds of a request beside so many over those alone
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for tables that are too short, or times that are not above 0."""
+        for g, kind in enumerate(self.types):
+            rows, budget = int(kind["batch_max"]), int(kind["token_budget"])
+            if kind["service"] == SHARED and not (self.slowdown[g, 1 : rows + 1] > 0.0).all():
+                raise ValueError(f"slowdown of type {g}: expected numbers above 0")
+            if kind["service"] != LANGUAGE_MODEL:
+                continue
+            if self.dense_s.shape[1] <= max(budget, rows) or self.context_s.shape[1] <= rows:
+                raise ValueError(f"tables of type {g}: expected {budget} tokens and {rows} rows")
+            if not (self.decode_s(g, np.arange(1, rows + 1), 0.0) > 0.0).all():
+                raise ValueError(f"tables of type {g}: expected iterations that take time")
+
+    def decode_s(self, g: int, rows: NDArray[Any] | int, context: NDArray[Any] | float) -> Floats:
+        """Seconds of an iteration of so many decoding rows with so much context in all on type g, [rows]."""
+        seconds: Floats = (
+            self.dense_s[g, rows]
+            + self.sequence_s[g, rows]
+            + self.attention_s[g, rows]
+            + self.context_s[g, rows] * context
+        )
+        return seconds
+
+    def prompt_s(self, g: int, tokens: NDArray[Any]) -> Floats:
+        """Seconds of the iterations that read a prompt of so many tokens, alone on type g, [prompts]."""
+        kind = self.types[g]
+        budget = max(int(kind["token_budget"]), 1)
+        tokens = np.asarray(tokens, np.int64)
+        whole, rest = np.divmod(tokens, budget)
+        steps_s = whole * self.dense_s[g, budget] + np.where(rest > 0, self.dense_s[g, rest], 0.0)
+        fixed_s = (kind["mixed_s"] + self.sequence_s[g, 1]) * (whole + (rest > 0))
+        pairs = 0.5 * np.square(tokens.astype(np.float64))
+        seconds: Floats = steps_s + fixed_s + kind["mixed_token_s"] * tokens + kind["pair_s"] * pairs
+        return seconds
+
+    def alone_s(self, g: int, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> Floats:
+        """Seconds of requests of so many tokens, each alone on type g, [requests]."""
+        further = np.maximum(output.astype(np.float64) - 1.0, 0.0)
+        context = further * (prompt + 1.0) + 0.5 * further * (further - 1.0)
+        step_s = self.dense_s[g, 1] + self.sequence_s[g, 1] + self.attention_s[g, 1]
+        seconds: Floats = self.prompt_s(g, prompt) + further * step_s + self.context_s[g, 1] * context
+        return seconds
