@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.engines import (
+from support.engines import (
     engine_cluster,
     finished,
     model_type,

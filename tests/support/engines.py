@@ -16,12 +16,16 @@ from trimtab.policies import find
 
 
 def model_type(**fields: Any) -> dict[str, Any]:
-    """A node type that serves a language model, with linear tables. `step_s`, `row_s`, `context_s` of decodes."""
-    return {"step_s": 0.01, "row_s": 0.001, "context_s": 0.0, "token_s": 0.001, "batch_max": 8} | {
-        "token_budget": 64,
-        "kv_tokens": 10_000,
-        "service": LANGUAGE_MODEL,
-    } | fields
+    """A node type that serves a language model, with linear tables."""
+    return (
+        {"step_s": 0.01, "row_s": 0.001, "context_s": 0.0, "token_s": 0.001, "batch_max": 8}
+        | {
+            "token_budget": 64,
+            "kv_tokens": 10_000,
+            "service": LANGUAGE_MODEL,
+        }
+        | fields
+    )
 
 
 def shared_type(slowdown: np.ndarray) -> dict[str, Any]:

@@ -117,15 +117,15 @@ def _model(
 ) -> dict[str, FloatArray]:
     batch_max = service.batch_max or profile.batch_max
     budget = max(service.token_budget or profile.token_budget, batch_max)
-    kv_tokens = service.kv_tokens or profile.kv_tokens
-    if kv_tokens is None:
+    kv_tokens = service.kv_tokens or profile.kv_capacity
+    if kv_tokens <= 0:
         raise ScenarioError(
             "does not hold the model of its profile",
             field=f"cluster.types.{name}.service.profile",
             value=service.profile,
             expected="a GPU with more memory than the model's weights, or kv_tokens",
         )
-    tables = profile.tables(batch_max, budget)
+    tables = dict(vars(profile.tables(batch_max, budget)))
     row["service"], row["batch_max"], row["token_budget"] = LANGUAGE_MODEL, batch_max, budget
     for field in ("mixed_s", "mixed_row_s", "mixed_context_s", "mixed_token_s", "pair_s"):
         row[field] = getattr(profile, field)
