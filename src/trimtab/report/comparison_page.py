@@ -87,7 +87,8 @@ def _comparison_facts(comparison: Comparison, made_at: datetime) -> dict[str, st
 
 def _table_section(comparison: Comparison) -> str:
     how = f"{interval_text(comparison)}; {legend(comparison)}. Choose a heading to sort by it."
-    texts = (comparison_bound_text(comparison), assumptions_text(comparison.bound), comparison.kind.limits)
+    limits = comparison.kind.limits(comparison.scenario)
+    texts = (comparison_bound_text(comparison), assumptions_text(comparison.bound), limits)
     bound = " ".join(text for text in texts if text)
     return section(
         "metrics", "Metrics", how, comparison_table(comparison), f'<p class="how">{escape(bound)}</p>'

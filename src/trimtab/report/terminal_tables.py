@@ -130,7 +130,7 @@ def _comparison_caption(comparison: Comparison, hidden: int) -> str:
         f"{interval_text(comparison)}; {legend(comparison)}.",
         comparison_bound_text(comparison),
         assumptions_text(comparison.bound),
-        comparison.kind.limits,
+        comparison.kind.limits(comparison.scenario),
         _hidden_text(hidden),
     ]
     return "\n".join(line for line in lines if line)

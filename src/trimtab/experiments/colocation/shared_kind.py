@@ -74,9 +74,6 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
     metrics: ClassVar[Mapping[str, Metric]] = SHARED_METRICS
     objective: ClassVar[str] = "training_gpu_hours"
     objective_title: ClassVar[str] = "GPU hours of training"
-    limits: ClassVar[str] = (
-        "Guests have one GPU; how they slow requests is a formula, or what measured pairs of jobs say."
-    )
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("training_gpu_hours", "gained_gpu_hours", "slo_attained_frac"),
         over_load={},
@@ -88,6 +85,10 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
         trade_off=("training_gpu_hours", "slo_attained_frac"),
         trade_off_text="Further right trains more, further up serves better: what each threshold trades.",
     )
+
+    def limits(self, settings: SharedScenario) -> str:
+        """What the model leaves out."""
+        return "Guests have one GPU; how they slow requests is a formula, or what measured pairs of jobs say."
 
     def read(
         self,

@@ -152,7 +152,6 @@ class Kind(Protocol[S, I, R]):
     objective: ClassVar[str]  # the metric that ranks policies by default, and that the bound is of
     objective_title: ClassVar[str]  # the objective in words
     figures: ClassVar[FigureChoice]  # of a report
-    limits: ClassVar[str] = ""  # of the model, for the foot of every table
     sweep_up_to: ClassVar[int] = 0  # items of a run up to which loads are swept by default
 
     def __hash__(self) -> int:
@@ -170,6 +169,10 @@ class Kind(Protocol[S, I, R]):
         seeds: int | Sequence[int] | None,
     ) -> S:
         """The settings, with every value that is not None replaced. Raises UsageError."""
+
+    def limits(self, settings: S) -> str:
+        """What the model of these settings leaves out, for the foot of every table."""
+        return ""
 
     def size(self, settings: S) -> int:
         """Number of items of a run."""

@@ -31,6 +31,7 @@ from trimtab.experiments.provenance import file_stamp
 from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
+from trimtab.experiments.scenario.spec.node_services import ModelService, SharedService, TableService
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.spec.shared_types import set_time_notes
 from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
@@ -76,9 +77,6 @@ class Serving(Kind[Scenario, ServingInputs, Records]):
     objective: ClassVar[str] = "completion_mean_s"
     objective_title: ClassVar[str] = "mean completion"
     sweep_up_to: ClassVar[int] = 100_000
-    limits: ClassVar[str] = (
-        "Model: a slot per request; token speed does not depend on how many are served; no KV memory."
-    )
     figures: ClassVar[FigureChoice] = FigureChoice(
         stats=("completion_mean_s", "completion_p99_s", "slo_attained_frac", "utilisation_var"),
         over_load={
@@ -99,6 +97,24 @@ class Serving(Kind[Scenario, ServingInputs, Records]):
         trade_off_text="Further left is more even, further down is faster. On unequal nodes the two pull "
         "apart: fast nodes should do more, so the most even policy is seldom the fastest.",
     )
+
+    def limits(self, settings: Scenario) -> str:
+        """Which model the nodes of a scenario are, and what it leaves out."""
+        slots = "a slot per request; token speed does not depend on how many are served; no KV memory"
+        services = [(name, kind.service) for name, kind in settings.cluster.types.items()]
+        models = [
+            f"{name} ({service.profile})" for name, service in services if isinstance(service, ModelService)
+        ]
+        shared = [name for name, service in services if isinstance(service, SharedService | TableService)]
+        texts = []
+        if models:
+            left_out = "no asynchronous scheduling, no imbalance of experts"
+            texts.append(f"continuous batching with KV memory on {', '.join(models)}; {left_out}")
+        if shared:
+            texts.append(f"speed by the number of requests on {', '.join(shared)}")
+        if any(service is None for _, service in services):
+            texts.append(slots if not texts else f"elsewhere {slots}")
+        return f"Model: {'; '.join(texts)}."
 
     def read(
         self,
