@@ -92,7 +92,7 @@ def token_requests(
     rows["serial"], rows["arrival_s"], rows["run_arrival_s"] = np.arange(n), arrival_s, arrival_s
     rows["deadline_s"], rows["units"], rows["parts_max"] = np.inf, output, 1
     rows["model_idx"] = rows["adapter_idx"] = -1
-    rows["prompt_tokens"], rows["output_tokens"] = prompt, output
+    rows["input_tokens"], rows["output_tokens"] = prompt, output
     for name, values in work.items():
         rows[name] = values
     rows["estimate_s"] = rows["rank_s"] = cluster.best_estimate_s(rows["class_idx"], rows["units"])

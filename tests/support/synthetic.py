@@ -39,6 +39,9 @@ class NamedScenario:
 
     name: str = "synthetic-images"
     workload: Any = field(default_factory=lambda: SimpleNamespace(trace=None, bursts=()))
+    cluster: Any = field(
+        default_factory=lambda: SimpleNamespace(types={"node": SimpleNamespace(service=None)})
+    )
     faults: tuple[()] = ()
     background: tuple[()] = ()
 

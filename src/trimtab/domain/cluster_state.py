@@ -47,6 +47,8 @@ class Request:
     tokens: float  # tokens of a node's memory that it takes while it is served
     cost: float  # what a node that takes it adds to its tenant's virtual counter
     key: int  # affinity key: session, or model and adapter
+    input_tokens: int  # of its prompt; 0 = no language model's, or not known
+    output_tokens: int  # expected
     class_idx: int
     model_idx: int  # artifact that must be resident; -1 = none
     adapter_idx: int  # a second such artifact; -1 = none
@@ -157,6 +159,7 @@ class ClusterState:
     usd_per_s: NDArray[np.float64]  # [types] price of a node
     item_gib: NDArray[np.float64]  # [artifacts]
     memory_gib: NDArray[np.float64]  # [types] room of a node for artifacts
+    engines: NDArray[np.void]  # [nodes] load by fields, `engines["kv_used"]`; [0] = all serve by slots
 
     outages: NDArray[np.void]  # OUTAGE [planned outages]: start_s, end_s, node_idx
 
@@ -204,6 +207,11 @@ class ClusterState:
         c = request.class_idx
         seconds: NDArray[np.float64] = (self.fixed_s[c] + self.unit_s[c] * request.units).take(self.type_idx)
         return seconds
+
+    def service_s(self, request: Request) -> NDArray[np.float64]:
+        """Estimated service seconds on each node beside what it serves, [nodes]; inf = not served there."""
+        seconds = self.estimate_s(request)
+        return seconds * self.engines["load_factor"] if len(self.engines) else seconds
 
     def missing_load_s(self, request: Request) -> NDArray[np.float64]:
         """Estimated seconds of loading before each node can serve the request, [nodes]."""

@@ -130,7 +130,7 @@ def true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> NDArray[n
     """Service seconds of each request alone on type g, without loads, [requests]; inf: not served."""
     c, truth, engines = requests.work["class_idx"], requests.truth, cluster.engines
     if engines is not None and engines.types["service"][g] == LANGUAGE_MODEL:
-        alone_s = engines.alone_s(g, requests.work["prompt_tokens"], truth["output_tokens"])
+        alone_s = engines.alone_s(g, requests.work["input_tokens"], truth["output_tokens"])
         return np.where(np.isfinite(cluster.fixed_s[c, g]), alone_s, np.inf)
     nominal_s = cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]
     served_s: NDArray[np.float64] = nominal_s * truth["factor"]

@@ -78,7 +78,7 @@ WORK = np.dtype(
         ("cost", "f8"),  # added to its tenant's virtual counter when it is sent to a node
         ("key", "i8"),  # affinity key: session, or model and adapter
         ("tokens", "f4"),  # that it takes of a node's memory while it is served
-        ("prompt_tokens", "i4"),  # 0 = no language model's, or not known
+        ("input_tokens", "i4"),  # of its prompt; 0 = no language model's, or not known
         ("output_tokens", "i4"),  # expected
         ("class_idx", "i4"),
         ("model_idx", "i4"),  # item that must be resident; -1 = none

@@ -26,7 +26,7 @@ def n_blocks(s: State, r: int) -> int:
     if len(s.pools) == 0 or r + 1 >= len(s.prompt_first):
         return 0
     many = s.prompt_first[r + 1] - s.prompt_first[r]
-    return int(min(many, s.work.prompt_tokens[r] // _block_tokens(s)))
+    return int(min(many, s.work.input_tokens[r] // _block_tokens(s)))
 
 
 @helper(inline=True)

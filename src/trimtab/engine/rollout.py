@@ -251,7 +251,7 @@ class _ReusableRun:
         work, truth = self.state.work[: len(rows)], self.state.truth[: len(rows)]
         left = np.clip(rows["left_s"] / np.maximum(rows["estimate_s"], 1e-9), 0.0, 1.0)
         begun = left < 1.0
-        truth["given_tokens"] = np.where(begun, work["prompt_tokens"], 0)
+        truth["given_tokens"] = np.where(begun, work["input_tokens"], 0)
         truth["output_tokens"] = np.ceil(np.where(begun, left, 1.0) * work["output_tokens"])
 
     def set_errors(self, service_cv: float) -> None:

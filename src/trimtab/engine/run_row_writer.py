@@ -219,7 +219,7 @@ class RunRowWriter:
         _pack_work(
             self._work, row * WORK.itemsize,
             self._serial, now_s, now_s, deadline_s, need.units, estimate.service_s, estimate.rank_s,
-            payload_gib, 0.0, estimate.service_s, 0, need.class_idx, need.model_idx, -1, tenant, zone,
+            payload_gib, estimate.service_s, 0, 0.0, 0, 0, need.class_idx, need.model_idx, -1, tenant, zone,
             priority, -1, 0, 1, next_class,
         )  # fmt: skip
         if count > 1:

@@ -57,7 +57,7 @@ def is_engine(s: State, j: int) -> bool:
 def fits_memory(s: State, r: int, j: int) -> bool:
     """Whether the tokens of row r, all at the end, fit the KV memory of engine j."""
     kv_tokens = s.engine_types.kv_tokens[s.nodes.type_idx[j]]
-    return bool(kv_tokens == 0 or s.work.prompt_tokens[r] + s.truth.output_tokens[r] <= kv_tokens)
+    return bool(kv_tokens == 0 or s.work.input_tokens[r] + s.truth.output_tokens[r] <= kv_tokens)
 
 
 @helper
@@ -65,7 +65,7 @@ def note_sent(s: State, r: int, j: int) -> None:
     """Row r was sent to engine j: it begins anew."""
     rows = s.sequences
     rows.first_token_s[r] = float("nan")
-    rows.prompt[r], rows.left[r] = max(1, s.work.prompt_tokens[r]), max(1, s.truth.output_tokens[r])
+    rows.prompt[r], rows.left[r] = max(1, s.work.input_tokens[r]), max(1, s.truth.output_tokens[r])
     rows.read[r] = rows.preempted[r] = rows.blocks[r] = 0
     rows.place[r] = -1
     s.engines.waiting[j] += rows.prompt[r]

@@ -51,7 +51,7 @@ def request_table(
     if records.tokens is not None:
         columns |= {
             "first_token_s": records.tokens.first_token_s,
-            "prompt_tokens": work["prompt_tokens"],
+            "prompt_tokens": work["input_tokens"],
             "output_tokens": requests.truth["output_tokens"],
             "preempted": records.tokens.preempted,
         }

@@ -82,7 +82,7 @@ def _set_tokens(work: npt.NDArray[np.void], truth: npt.NDArray[np.void], columns
     """Prompt tokens, and output tokens with the error of the estimated size."""
     if columns.prompt_tokens is None or columns.output_tokens is None:
         return
-    work["prompt_tokens"], truth["output_tokens"] = columns.prompt_tokens, columns.output_tokens
+    work["input_tokens"], truth["output_tokens"] = columns.prompt_tokens, columns.output_tokens
     error = np.divide(work["units"], columns.units, out=np.ones(len(work)), where=columns.units > 0)
     expected = np.rint(columns.output_tokens * error)
     work["output_tokens"] = np.where(columns.output_tokens > 0, np.maximum(1, expected), 0)
