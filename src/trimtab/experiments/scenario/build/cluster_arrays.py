@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import UNLIMITED
-from trimtab.errors import TrimtabError
+from trimtab.errors import ScenarioError, TrimtabError
 from trimtab.experiments.scenario.build.engine_tables import BuiltEngines, build_engines, mean_service_s
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
@@ -67,6 +67,7 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
     slots = np.array([group.slots or of_type[type_names.index(group.type)] for _, group in nodes])
     fixed_s, unit_s = service_tables(spec, served)
     if built is not None:
+        _refuse_parts(served, columns)
         _set_engine_seconds(spec, built, columns, fixed_s, unit_s)
     items = items_of(served, columns)
     return Cluster(
@@ -99,6 +100,22 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         demand=_amounts([s.demand for s in served.classes.values()], spec),
         engines=None if built is None else built.engines,
     )
+
+
+def _refuse_parts(served: Served, columns: RequestColumns) -> None:
+    """Raise ScenarioError for requests of a language model that are to be split, or batched by a policy."""
+    if columns.output_tokens is None:
+        return
+    of_models = np.bincount(columns.class_idx, columns.output_tokens > 0, len(served.classes)) > 0
+    for (name, service), is_model in zip(served.classes.items(), of_models, strict=True):
+        for field in ("split", "batch"):
+            if is_model and getattr(service, field) is not None:
+                raise ScenarioError(
+                    "has no meaning for a language model, which batches by itself",
+                    field=f"classes.{name}.{field}",
+                    value="given",
+                    expected="null, where node types serve with kind: llm",
+                )
 
 
 def _set_engine_seconds(
