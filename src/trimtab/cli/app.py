@@ -28,6 +28,7 @@ from trimtab.cli import (
     fit_command,
     forecast_command,
     policies_command,
+    profile_command,
     replay_command,
     rerun_command,
     run_command,
@@ -187,6 +188,7 @@ app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")
 fit_command.register(app)
+app.add_typer(profile_command.app, name="profile")
 forecast_command.register(app)
 warmup_command.register(app)
 
