@@ -22,10 +22,10 @@ Floats = NDArray[np.float64]
 
 MIXED = ("mixed_s", "mixed_row_s", "mixed_context_s", "mixed_token_s", "pair_s")
 ROW_POINTS, TOKEN_POINTS = 10, 16  # at most, of a fitted table
-FOLDS = 5  # one of them is held back
+FOLDS = 5  # each is held back once
 FEWEST_ROWS = 10
 SMOOTHNESS = 0.01  # of the cost of context over the rows
-ROUNDS, FAR = 5, 3.0  # rows with errors above so many medians count less
+ROUNDS, FAR = 15, 3.0  # rows with errors above so many medians count less
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class HeldBackError:
 
 @dataclass(frozen=True, eq=False)
 class FittedProfile:
-    """A profile from all rows, and errors of one from four fifths of them on the others."""
+    """A profile from all rows, and for each row what a fit of others predicts."""
 
     profile: LatencyProfile
     decode_error: HeldBackError | None
     mixed_error: HeldBackError | None
     held_back: IterationRows
-    predicted_s: Floats  # [rows held back]
+    predicted_s: Floats  # [rows]
 
     def errors(self) -> dict[str, HeldBackError]:
         """Errors by the kind of iteration, of those that were held back."""
@@ -72,7 +72,7 @@ class Measurements:
 
 
 def fit_profile(measured: Measurements, described: Mapping[str, Any], file: str) -> FittedProfile:
-    """Fit a profile.
+    """Fit a profile. Each row is held back once, with a fifth of all.
 
     Args:
         measured: iterations, those without prompts among them.
@@ -84,12 +84,12 @@ def fit_profile(measured: Measurements, described: Mapping[str, Any], file: str)
     """
     rows = measured.rows
     _check(rows, file)
-    held = _held_back(rows)
-    tried = _fitted(measured, rows[~held], described)
-    predicted = iteration_s(tried, rows[held])
-    is_mixed = rows[held].is_mixed
-    errors = [HeldBackError.of(predicted[of], rows[held].seconds[of]) for of in (~is_mixed, is_mixed)]
-    return FittedProfile(_fitted(measured, rows, described), errors[0], errors[1], rows[held], predicted)
+    fold, predicted = _folds(rows), np.zeros(len(rows))
+    for k in range(FOLDS):
+        tried = _fitted(measured, rows[fold != k], described)
+        predicted[fold == k] = iteration_s(tried, rows[fold == k])
+    errors = [HeldBackError.of(predicted[of], rows.seconds[of]) for of in (~rows.is_mixed, rows.is_mixed)]
+    return FittedProfile(_fitted(measured, rows, described), errors[0], errors[1], rows, predicted)
 
 
 def fit_served(rows: IterationRows, described: Mapping[str, Any], file: str) -> FittedProfile:
@@ -140,12 +140,12 @@ def _between(table: Floats, numbers: Floats) -> Floats:
     return values
 
 
-def _held_back(rows: IterationRows) -> NDArray[np.bool_]:
-    """A fifth of the iterations; equal ones together, [rows]."""
+def _folds(rows: IterationRows) -> NDArray[np.int64]:
+    """Which fifth each iteration is held back with, equal ones together, [rows]."""
     what = np.stack([rows.decoding, rows.context, rows.prompt_rows, rows.prompt_tokens, rows.pairs], axis=1)
     of = np.unique(what, axis=0, return_inverse=True)[1].reshape(-1)
-    held: NDArray[np.bool_] = np.random.default_rng(0).permutation(of.max() + 1)[of] % FOLDS == 0
-    return held
+    fold: NDArray[np.int64] = np.random.default_rng(0).permutation(of.max() + 1)[of] % FOLDS
+    return fold
 
 
 def _check(rows: IterationRows, file: str) -> None:
@@ -170,7 +170,7 @@ def _fitted(measured: Measurements, rows: IterationRows, described: Mapping[str,
     at_tokens = np.zeros(0)
     if measured.dense_s is None:
         at_tokens = _points(tokens, TOKEN_POINTS)
-        parts.append(_hats(tokens, at_tokens))
+        parts.append(_steps(tokens, at_tokens))
     else:
         left_s = left_s - np.interp(tokens, list(measured.dense_s), list(measured.dense_s.values()))
     if measured.sequence_s is not None:
@@ -185,7 +185,7 @@ def _fitted(measured: Measurements, rows: IterationRows, described: Mapping[str,
     solved = _robust(columns, left_s / rows.seconds, smooth)
     found = np.split(solved, np.cumsum([part.shape[1] for part in parts])[:-1])
     values: dict[str, Any] = dict(described) | {
-        "dense_s": measured.dense_s or _points_of(at_tokens, found[3]),
+        "dense_s": measured.dense_s or _points_of(at_tokens, found[3].cumsum()),
         "sequence_s": measured.sequence_s or {1: 0.0},
         "attention_s": _points_of(at_rows, found[0]),
         "context_s": _points_of(at_rows, found[1]),
@@ -204,8 +204,13 @@ def _robust(columns: Floats, target: Floats, smooth: Floats) -> Floats:
         q, r = np.linalg.qr(matrix)  # as many rows as columns are left
         solved, _ = nnls(r, q.T @ np.concatenate([target * weight, np.zeros(len(smooth))]))
         solved /= scale
-        error = np.abs(columns @ solved - target)
-        weight = np.sqrt(np.minimum(1.0, FAR * np.median(error) / np.maximum(error, 1e-12)))
+        error = columns @ solved - target
+        error, over = (
+            np.abs(error),
+            1.0 + np.maximum(error, 0.0),
+        )  # of the larger of both, not of the measured
+        far = np.maximum(error / over, 1e-12)
+        weight = np.sqrt(np.minimum(1.0, FAR * np.median(far) / far)) / over
     return solved
 
 
@@ -228,6 +233,12 @@ def _points(numbers: Floats, most: int) -> Floats:
 def _hats(numbers: Floats, points: Floats) -> Floats:
     """Weights of the points in a linear interpolation, [numbers, points]."""
     return np.stack([np.interp(numbers, points, unit) for unit in np.eye(len(points))], axis=1)
+
+
+def _steps(numbers: Floats, points: Floats) -> Floats:
+    """Columns of a table that does not fall: the first value, and what each further point adds."""
+    columns: Floats = _hats(numbers, points)[:, ::-1].cumsum(axis=1)[:, ::-1]
+    return columns
 
 
 def _points_of(points: Floats, values: Floats) -> dict[int, float]:
