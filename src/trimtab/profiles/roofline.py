@@ -59,7 +59,7 @@ def roofline(gpu: Gpu, model: str, tensor_parallel: int) -> LatencyProfile:
         precision="bf16",
         tensor_parallel=ranks,
         source="roofline",
-        notes=f"published bandwidth × {BANDWIDTH_FRAC}, arithmetic × {FLOPS_FRAC}, {OPERATION_S:g} s an operation",
+        notes=f"bandwidth × {BANDWIDTH_FRAC}, arithmetic × {FLOPS_FRAC}, {OPERATION_S:g} s an operation",
         memory_gib=gpu.memory_gib,
         weights_gib=shape.weights_gib(ranks),
         kv_bytes_per_token=shape.kv_bytes_per_token(ranks),
