@@ -131,6 +131,8 @@ def _write(done: FleetSizing, out: Path, html: Path | None, trace: Path) -> None
 
 def notes_of(done: FleetSizing) -> list[str]:
     """Notes for readers of the figures."""
+    from trimtab.experiments.serving.warnings import serving_model
+
     notes = []
     if done.best is None:
         worst = max(done.objectives, key=lambda o: o.overshoot(done.nearest.metrics))
@@ -152,9 +154,7 @@ def notes_of(done: FleetSizing) -> list[str]:
         )
     if done.growth != 1.0:
         notes.append(f"arrivals are {done.growth:g} times as fast as in the trace")
-    notes.append(
-        "a slot per request: token speed does not depend on how many a node serves, and there is no KV memory"
-    )
+    notes.append(serving_model(done.part.cluster))
     return notes
 
 

@@ -20,10 +20,6 @@ _WAITS: Final = 0.1  # share of completion that is waiting, from which a fleet i
 _FREE: Final = 0.15  # share of GPUs that is free while jobs wait, from which it is their shape that binds
 _RESTARTS: Final = 0.05  # share of GPU time, from which restarts are named
 _HOT: Final = 1.2  # load of the busiest part over the mean, from which it is named
-LIMITS: Final = (
-    "The model has a slot per request: token speed does not depend on how many requests a node serves, and "
-    "there is no KV memory. Where servers batch, fit service times at the load that you plan for."
-)
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -169,7 +165,7 @@ def _doubts(figures: AdviceFigures) -> list[str]:
         )
     if len(figures.comparison.seeds) == 1 or figures.comparison.ranked()[0].is_seedless:
         said.append("One recorded trace without randomness: another day may rank policies otherwise.")
-    return [*said, LIMITS]
+    return [*said, figures.comparison.kind.limits(figures.comparison.scenario)]
 
 
 def advice_on_training(figures: TrainingAdvice) -> dict[str, list[str]]:

@@ -31,7 +31,6 @@ from trimtab.experiments.provenance import file_stamp
 from trimtab.experiments.scenario import Scenario, load_scenario, resolve_scenario
 from trimtab.experiments.scenario.build import RunInputs, build, same_inputs, scenario_workload
 from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
-from trimtab.experiments.scenario.spec.node_services import ModelService, SharedService, TableService
 from trimtab.experiments.scenario.spec.scenario import SweepSpec
 from trimtab.experiments.scenario.spec.shared_types import set_time_notes
 from trimtab.experiments.scenario.trace_rows import arrives_at_once, recorded, trace_columns
@@ -39,7 +38,7 @@ from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.experiments.serving.record_tables import request_table
 from trimtab.experiments.serving.run import prepared_mode
 from trimtab.experiments.serving.run_curves import curves_of
-from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes
+from trimtab.experiments.serving.warnings import MOST_NAMED, comparison_notes, serving_model
 from trimtab.metrics import METRICS, Metric, Records, batch_ci95, compute, served_frac
 from trimtab.policies import CHAIN_COMPARISON, DEFAULT_COMPARISON, PolicySpec, canonical, find
 from trimtab.validation.problems import checked
@@ -100,21 +99,7 @@ class Serving(Kind[Scenario, ServingInputs, Records]):
 
     def limits(self, settings: Scenario) -> str:
         """Which model the nodes of a scenario are, and what it leaves out."""
-        slots = "a slot per request; token speed does not depend on how many are served; no KV memory"
-        services = [(name, kind.service) for name, kind in settings.cluster.types.items()]
-        models = [
-            f"{name} ({service.profile})" for name, service in services if isinstance(service, ModelService)
-        ]
-        shared = [name for name, service in services if isinstance(service, SharedService | TableService)]
-        texts = []
-        if models:
-            left_out = "no asynchronous scheduling, no imbalance of experts"
-            texts.append(f"continuous batching with KV memory on {', '.join(models)}; {left_out}")
-        if shared:
-            texts.append(f"speed by the number of requests on {', '.join(shared)}")
-        if any(service is None for _, service in services):
-            texts.append(slots if not texts else f"elsewhere {slots}")
-        return f"Model: {'; '.join(texts)}."
+        return f"Model: {serving_model(settings.cluster)}."
 
     def read(
         self,

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from trimtab.domain.needs import Degraded, Need
 from trimtab.engine.driver import PlanningLog
+from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.node_services import ModelService, SharedService, TableService
 from trimtab.experiments.scenario.spec.workload import TraceSpec
 from trimtab.experiments.scenario.trace_rows import unserved_rows
 from trimtab.metrics import RANKED_FROM
@@ -76,6 +78,25 @@ def comparison_notes(trace: TraceSpec | None, results: Sequence[PolicyResult]) -
     notes += [seedless_note(results)] if any(r.is_seedless for r in results) else []
     unranked = {r.policy: r.served_frac for r in results if not r.is_ranked}
     return notes + ([few_served_note(unranked)] if unranked else [])
+
+
+def serving_model(cluster: ClusterSpec) -> str:
+    """How the nodes of a cluster serve, and what that leaves out."""
+    slots = "a slot per request; token speed does not depend on how many are served; no KV memory"
+    services = [(name, kind.service) for name, kind in cluster.types.items()]
+    models = [
+        f"{name} ({service.profile})" for name, service in services if isinstance(service, ModelService)
+    ]
+    shared = [name for name, service in services if isinstance(service, SharedService | TableService)]
+    texts = []
+    if models:
+        left_out = "no asynchronous scheduling, no imbalance of experts"
+        texts.append(f"continuous batching with KV memory on {', '.join(models)}; {left_out}")
+    if shared:
+        texts.append(f"speed by the number of requests on {', '.join(shared)}")
+    if any(service is None for _, service in services):
+        texts.append(slots if not texts else f"elsewhere {slots}")
+    return "; ".join(texts)
 
 
 def degraded_notes(lacks: Iterable[Degraded]) -> list[str]:

@@ -131,7 +131,7 @@ def _model(
         row[field] = getattr(profile, field)
     row["kv_tokens"], row["kv_kept"] = kv_tokens, int(service.watermark_frac * kv_tokens)
     row["adapters_max"], row["by_priority"] = service.adapters_max or 0, service.preempt == "priority"
-    if "slots" not in kind.model_fields_set:
+    if kind.slots == 1:
         slots[0] = max(1, min(batch_max, int(kv_tokens / mean.held)))
     return tables | {"slowdown": _slowdown(row, tables, mean, int(slots[0]))}
 

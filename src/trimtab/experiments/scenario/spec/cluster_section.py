@@ -22,7 +22,12 @@ class NodeType(Spec):
     accelerator: Literal["gpu", "cpu", "tpu", "fpga", "npu"] = Field("gpu", description="kind of accelerator")
     accelerators: NonNegative = Field(1.0, description="accelerators per node, for accelerator-seconds")
     memory_gib: Positive = Field(description="memory for models and adapters, of the whole node")
-    slots: int = Field(1, ge=1, description="concurrent requests of a node")
+    slots: int = Field(
+        1,
+        ge=1,
+        description="concurrent requests of a node; with service kind llm: that it serves well, "
+        "1 = as many of mean size as its KV memory holds",
+    )
     service: NodeService | None = Field(None, description="how its nodes serve; null = one request a slot")
     speed: Positive = Field(1.0, description="divisor of service times given as one number")
     usd_per_hour: NonNegative = Field(0.0, description="price of a node")
