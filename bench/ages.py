@@ -26,6 +26,7 @@ SOURCES = {
     "golden": TRAINING,
     "live": SERVING,
     "live-signals": SERVING,
+    "llm-truth": (*LOOP, "profiles"),
     "performance-models": ("training",),
     "policies": (*LOOP, "experiments"),
     "shared-cluster": (*LOOP, "training", "experiments"),
