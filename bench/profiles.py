@@ -13,8 +13,10 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from bench.results import write_whole
-from trimtab.profiles import Described, FittedProfile, LatencyProfile, fit_files, profile_text
+from trimtab.profiles import LatencyProfile, profile_text
+from trimtab.profiles.fit_profile import FittedProfile
 from trimtab.profiles.roofline import Gpu, roofline
+from trimtab.profiles.sources import Described, fit_files
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT.parent / "shared/data/llm_op_profiles"  # LLMServingSim@5daddb21a545, profiler/perf; MIT

@@ -13,8 +13,8 @@ from pathlib import Path
 import trimtab
 
 PACKAGE = Path(trimtab.__file__).parent
-# Figures for readers, and statistics of a live gateway: nothing is compared.
-SHOWN_ONLY = ("report/", "gateway/", "cli/")
+# Figures for readers, statistics of a live gateway, profiles that are written with four digits.
+SHOWN_ONLY = ("report/", "gateway/", "cli/", "profiles/fit_profile")
 TREES = {
     file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
     for file in sorted(PACKAGE.rglob("*.py"))

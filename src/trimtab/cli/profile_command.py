@@ -14,7 +14,7 @@ from trimtab.cli.shared_options import Json, Quiet
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trimtab.profiles import FittedProfile
+    from trimtab.profiles.fit_profile import FittedProfile
 
 DEFAULT_OUT = Path("profile.yaml")
 
@@ -128,7 +128,8 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit the iteration seconds of a model on a GPU to measurements."""
-    from trimtab.profiles import Described, fit_files, profile_text
+    from trimtab.profiles import profile_text
+    from trimtab.profiles.sources import Described, fit_files
     from trimtab.report.whole_files import check_file, write_text
 
     for path in filter(None, (out, html)):

@@ -1,18 +1,9 @@
-"""Latency profiles: how long the iterations of a language model take on a GPU, measured or reckoned."""
+"""Latency profiles: how long the iterations of a language model take on a GPU, measured or reckoned.
 
-from trimtab.profiles.fit_profile import FittedProfile, HeldBackError
+What makes profiles of measurements (`fit_profile`, `sources`) is imported by its own name: it loads SciPy.
+"""
+
 from trimtab.profiles.latency_profile import IterationTables, LatencyProfile
 from trimtab.profiles.profile_files import load_profile, names, profile_text
-from trimtab.profiles.sources import Described, fit_files
 
-__all__ = [
-    "Described",
-    "FittedProfile",
-    "HeldBackError",
-    "IterationTables",
-    "LatencyProfile",
-    "fit_files",
-    "load_profile",
-    "names",
-    "profile_text",
-]
+__all__ = ["IterationTables", "LatencyProfile", "load_profile", "names", "profile_text"]

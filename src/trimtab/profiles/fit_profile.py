@@ -227,7 +227,8 @@ def _points(numbers: Floats, most: int) -> Floats:
         return found
     even = np.geomspace(found[0], found[-1], most)
     nearest = np.abs(np.log(found[None, :] / even[:, None])).argmin(axis=1)
-    return found[np.unique(nearest)]
+    chosen: Floats = found[np.unique(nearest)]
+    return chosen
 
 
 def _hats(numbers: Floats, points: Floats) -> Floats:

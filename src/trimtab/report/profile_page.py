@@ -11,7 +11,7 @@ from trimtab.report.page import Page, html_of
 from trimtab.report.whole_files import write_text
 
 if TYPE_CHECKING:
-    from trimtab.profiles import FittedProfile, HeldBackError
+    from trimtab.profiles.fit_profile import FittedProfile, HeldBackError
 
 
 def write_profile_report(fitted: FittedProfile, path: Path, title: str) -> Path:
