@@ -37,6 +37,8 @@ STAGE_WORK = np.dtype(
         ("estimate_s", "f8"),
         ("rank_s", "f8"),
         ("key", "i8"),
+        ("input_tokens", "i4"),
+        ("output_tokens", "i4"),
         ("class_idx", "i4"),
         ("model_idx", "i4"),
         ("next_class_idx", "i4"),

@@ -70,11 +70,18 @@ def _token_records(driver: Driver, cluster: Cluster, end_s: float) -> TokenRecor
     state, n = driver.state, driver.n_requests
     settle_engines(python_state(state), end_s)
     sequences, kv_tokens = state.sequences[:n], state.engine_load["kv_tokens"]
+    first_s, preempted = sequences["first_token_s"].copy(), sequences["preempted"].copy()
+    output = state.truth["output_tokens"][:n]
+    if len(state.stages):  # the first token of a disaggregated request is its first stage's
+        rows = np.flatnonzero((state.stages["run"] >= 0) & ~np.isnan(state.sequences["first_token_s"]))
+        run = state.stages["run"][rows]
+        np.fmin.at(first_s, run, state.sequences["first_token_s"][rows])
+        np.add.at(preempted, run, state.sequences["preempted"][rows])
     peak = np.where(kv_tokens > 0.0, state.engines["peak"] / np.maximum(kv_tokens, 1.0), np.nan)
     return TokenRecords(
-        first_token_s=sequences["first_token_s"],
-        output_tokens=np.where(np.isnan(sequences["first_token_s"]), 0, state.truth["output_tokens"][:n]),
-        preempted=sequences["preempted"],
+        first_token_s=np.where(output > 0, first_s, np.nan),
+        output_tokens=np.where(np.isnan(first_s), 0, output),
+        preempted=preempted,
         itl_edge_s=state.itl_edge_s,
         itl_count=state.itl_count,
         kv_peak_frac=peak,

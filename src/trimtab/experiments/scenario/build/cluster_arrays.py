@@ -68,7 +68,7 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
     fixed_s, unit_s = service_tables(spec, served)
     if built is not None:
         _refuse_parts(served, columns)
-        _set_engine_seconds(spec, built, columns, fixed_s, unit_s)
+        _set_engine_seconds(spec, served, built, columns, fixed_s, unit_s)
     items = items_of(served, columns)
     return Cluster(
         type_names=type_names,
@@ -119,22 +119,41 @@ def _refuse_parts(served: Served, columns: RequestColumns) -> None:
 
 
 def _set_engine_seconds(
-    spec: ClusterSpec, built: BuiltEngines, columns: RequestColumns, fixed_s: FloatArray, unit_s: FloatArray
+    spec: ClusterSpec,
+    served: Served,
+    built: BuiltEngines,
+    columns: RequestColumns,
+    fixed_s: FloatArray,
+    unit_s: FloatArray,
 ) -> None:
     """Set the seconds of classes on types that serve language models; inf for a class without tokens."""
-    prompt, output = columns.prompt_tokens, columns.output_tokens
-    for g, kind in enumerate(spec.types.values()):
-        if not isinstance(kind.service, ModelService) or prompt is None or output is None:
-            continue
-        for c in range(len(fixed_s)):
-            rows = (columns.class_idx == c) & (output > 0)
-            units = float(columns.units[rows].mean()) if rows.any() else 0.0
-            if units <= 0.0 or fixed_s[c, g] == np.inf:
+    if columns.prompt_tokens is None or columns.output_tokens is None:
+        return
+    names = list(served.classes)
+    for c, name in enumerate(names):
+        parent, role = served.roles.get(name, (name, ""))
+        rows = (columns.class_idx == names.index(parent)) & (columns.output_tokens > 0)
+        prompt, output, units = (
+            float(of[rows].mean()) if rows.any() else 0.0
+            for of in (columns.prompt_tokens, columns.output_tokens, columns.units)
+        )
+        if role == "prefill":
+            units = max(served.classes[parent].prompt_token_units * prompt, 1e-9)
+        elif role == "decode":
+            units = output = max(output - 1.0, 1.0)
+        for g, kind in enumerate(spec.types.values()):
+            if not isinstance(kind.service, ModelService):
+                continue
+            if (
+                not rows.any()
+                or fixed_s[c, g] == np.inf
+                or (role and kind.service.role not in (role, "both"))
+            ):
                 fixed_s[c, g] = np.inf
                 continue
-            mean = float(prompt[rows].mean()), float(output[rows].mean())
-            seconds = mean_service_s(built.engines, g, int(built.slots[g]), *mean)
-            fixed_s[c, g], unit_s[c, g] = 0.0, seconds / units
+            fixed_s[c, g] = 0.0
+            slots = int(built.slots[g])
+            unit_s[c, g] = mean_service_s(built.engines, g, slots, prompt, output, role) / units
 
 
 def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, FloatArray]:

@@ -147,8 +147,14 @@ def _slowdown(row: np.ndarray, tables: dict[str, FloatArray], mean: Tokens, slot
     return factors
 
 
-def mean_service_s(engines: Engines, g: int, slots: int, prompt: float, output: float) -> float:
-    """Seconds that a request of so many tokens takes a slot of type g, in a well filled batch."""
+def mean_service_s(
+    engines: Engines, g: int, slots: int, prompt: float, output: float, role: str = ""
+) -> float:
+    """Seconds that a request of so many tokens takes a slot of type g, in a well filled batch.
+
+    `role`: only the reading of its prompt ("prefill"), or only what follows ("decode").
+    """
     held = prompt + 0.5 * output
-    step_s = float(np.asarray(engines.decode_s(g, slots, slots * held)))
-    return output * step_s + slots * float(engines.prompt_s(g, np.array([prompt]))[0])
+    making_s = output * float(np.asarray(engines.decode_s(g, slots, slots * held)))
+    reading_s = slots * float(engines.prompt_s(g, np.array([prompt]))[0])
+    return (0.0 if role == "prefill" else making_s) + (0.0 if role == "decode" else reading_s)

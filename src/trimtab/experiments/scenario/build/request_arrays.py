@@ -58,8 +58,9 @@ def build_requests(
     truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
-    work["units"] = columns.units * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
-    _set_tokens(work, truth, columns)
+    error = output_error(spec, columns, seed)
+    work["units"] = columns.units * error
+    _set_tokens(work, truth, columns, error)
     work["parts_max"] = parts_max(served, c, work["units"])
     best_s = cluster.best_estimate_s(c, work["units"])
     true_best_s = cluster.best_estimate_s(c, columns.units)
@@ -80,12 +81,13 @@ def build_requests(
     return Requests(work, truth, names, tenant_weight=weight)
 
 
-def _set_tokens(work: npt.NDArray[np.void], truth: npt.NDArray[np.void], columns: RequestColumns) -> None:
+def _set_tokens(
+    work: npt.NDArray[np.void], truth: npt.NDArray[np.void], columns: RequestColumns, error: FloatArray
+) -> None:
     """Prompt tokens, and output tokens with the error of the estimated size."""
     if columns.prompt_tokens is None or columns.output_tokens is None:
         return
     work["input_tokens"], truth["output_tokens"] = columns.prompt_tokens, columns.output_tokens
-    error = np.divide(work["units"], columns.units, out=np.ones(len(work)), where=columns.units > 0)
     expected = np.rint(columns.output_tokens * error)
     work["output_tokens"] = np.where(columns.output_tokens > 0, np.maximum(1, expected), 0)
 
@@ -100,6 +102,12 @@ def _fits_memory(cluster: Cluster, columns: RequestColumns) -> npt.NDArray[np.bo
         room = engines.types["kv_tokens"][g] if engines.types["service"][g] == LANGUAGE_MODEL else np.inf
         fits |= np.isfinite(cluster.fixed_s[columns.class_idx, g]) & (tokens <= room)
     return fits | ~np.isfinite(cluster.fixed_s[columns.class_idx]).any(axis=1)
+
+
+def output_error(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray:
+    """Factor on the estimated size of each request, [requests]."""
+    n = len(columns.arrival_s)
+    return np.ones(n) * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
 
 
 def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:

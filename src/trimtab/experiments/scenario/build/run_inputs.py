@@ -25,10 +25,12 @@ from trimtab.domain.requests import Requests
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s
 from trimtab.experiments.scenario.build.cluster_arrays import build_cluster, fluid_capacity_per_s
+from trimtab.experiments.scenario.build.disaggregation import disaggregated_chains, with_roles
 from trimtab.experiments.scenario.build.generated import RequestColumns, generated
 from trimtab.experiments.scenario.build.request_arrays import (
     build_requests,
     content_numbers,
+    output_error,
     recorded_prefixes,
     with_contents,
     with_prompts,
@@ -109,12 +111,16 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
             "cannot be used", field="seed", value=seed, expected="a whole number from 0 to 2^63 - 1"
         )
     columns, served, info = _columns(scenario, seed, trace)
+    served = with_roles(scenario, served)
     cluster = build_cluster(scenario.cluster, served, columns)
     workload = scenario.workload
     if columns.stages is not None and columns.run_idx is not None:
         chains: Chains | None = traced_chains(
             columns.stages, columns.run_idx, workload, served, cluster, seed
         )
+    elif served.roles:
+        error = output_error(workload, columns, seed)
+        chains = disaggregated_chains(scenario.cluster, served, columns, cluster, error)
     else:
         chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)
     path_s = None if chains is None else _path_estimates_s(chains)

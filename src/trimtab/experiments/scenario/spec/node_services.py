@@ -59,6 +59,9 @@ class ModelService(Spec):
     adapters_max: int | None = Field(
         None, ge=1, description="different adapters in a batch (max_loras); null = unbounded"
     )
+    role: Literal["both", "prefill", "decode"] = Field(
+        "both", description="what it does of requests of classes with disaggregated: true"
+    )
     preempt: Literal["last", "priority"] = Field(
         "last", description="who leaves a full KV memory: admitted last, or least urgent"
     )

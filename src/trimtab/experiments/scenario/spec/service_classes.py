@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import Field, model_validator
 
@@ -76,6 +76,10 @@ class ServiceClass(Spec):
     )
     demand: Demand = Field({}, description="resource → amount that a request uses while it holds a slot")
 
+    disaggregated: bool = Field(
+        False,
+        description="whether prompts are read on nodes of one role, and tokens made on those of another",
+    )
     split: SplitSpec | None = Field(None, description="null = never split; else the policy's plan decides")
     batch: BatchSpec | None = Field(None, description="null = never batched; else the policy's plan decides")
 
@@ -102,3 +106,5 @@ class Served:
     models: Mapping[str, ItemFamily]
     adapters: Mapping[str, ItemFamily]
     classes: Mapping[str, ServiceClass]
+    roles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Classes of the stages of disaggregated ones: (class, "prefill" or "decode")."""
