@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,40 @@ def test_the_example_cluster_serves_the_trace_of_its_comment() -> None:
     run = tt.simulate(trace=trace, cluster=cluster, policy="least-connections")
     assert run.metrics["finished_frac"] == 1.0
     assert run.inputs.offered_load == pytest.approx(0.78, abs=0.02)
+
+
+def test_each_turn_begins_with_the_one_before_and_its_answer() -> None:
+    parts = _parts()
+    parts["workload"]["sessions"] = {"count": 40, "zipf": 0.0}
+    parts["workload"]["prompts"] = {
+        "count": 3,
+        "shared_tokens": 100,
+        "own_tokens": {"distribution": "exponential", "mean": 50},
+        "block_tokens": 16,
+        "turns_max": 4,
+    }
+    built = build(_scenario(parts), 0).requests
+    assert built.prefixes is not None
+    first, blocks = built.prefixes.first, built.prefixes.block_idx
+    prompts = [blocks[first[i] : first[i + 1]] for i in range(len(built))]
+    tokens, output = built.work["input_tokens"], built.truth["output_tokens"]
+    continued = 0
+    for key in np.unique(built.work["key"]):
+        rows = np.flatnonzero(built.work["key"] == key)
+        for k, (before, after) in enumerate(itertools.pairwise(rows)):
+            whole = int(tokens[before] // 16)
+            if (k + 1) % 4:
+                assert tokens[after] >= tokens[before] + output[before]
+                assert prompts[after][:whole].tolist() == prompts[before][:whole].tolist()
+                continued += 1
+            else:
+                shared = np.intersect1d(prompts[after], prompts[before])
+                assert len(shared) <= 100 // 16
+    assert continued > 100
+
+
+def test_turns_need_sessions() -> None:
+    parts = _parts()
+    parts["workload"]["prompts"] = {"count": 3, "shared_tokens": 100, "own_tokens": 50, "turns_max": 4}
+    with pytest.raises(ScenarioError, match=r"workload\.prompts\.turns_max"):
+        build(_scenario(parts), 0)

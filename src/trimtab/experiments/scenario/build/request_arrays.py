@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -264,19 +265,82 @@ def _firsts(counts: IntArray) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-def with_prompts(spec: PromptSpec, columns: RequestColumns, served: Served, seed: int) -> RequestColumns:
+def with_prompts(
+    workload: WorkloadSpec, spec: PromptSpec, columns: RequestColumns, served: Served, seed: int
+) -> RequestColumns:
     """The requests with drawn prompts; the work of the prompts is added to their units."""
     n = len(columns.arrival_s)
     beginning = choose(generator(seed, Stream.PROMPT), zipf_fractions(spec.count, spec.zipf), n)
     shared = np.floor(spec.shared_tokens.draw(generator(seed, Stream.SHARED_TOKENS), spec.count))
     own = np.floor(spec.own_tokens.draw(generator(seed, Stream.OWN_TOKENS), n))
-    tokens = shared[beginning] + own
     per_token = np.array([service.prompt_token_units for service in served.classes.values()])
+    if spec.turns_max > 1:
+        conversation = _conversations(spec, _session(workload, columns, seed))
+        beginning = beginning[conversation.first]
+        own = _with_history(own, columns.output_tokens, conversation)
+    tokens = shared[beginning] + own
     units = columns.units + per_token[columns.class_idx] * tokens
     if columns.output_tokens is not None:
         columns = replace(columns, prompt_tokens=np.maximum(1, tokens).astype(np.int64))
     prefixes = drawn_prefixes(beginning, shared, tokens, spec.block_tokens)
+    if spec.turns_max > 1:
+        whole = (shared[beginning] // spec.block_tokens).astype(np.int64)
+        prefixes = _of_conversations(prefixes, conversation, whole)
     return replace(columns, units=units, prefixes=prefixes)
+
+
+class _Conversations(NamedTuple):
+    """The conversations that requests are turns of, [requests] each."""
+
+    number: IntArray
+    first: IntArray  # row of the first turn
+    turn: IntArray  # from 0 on
+    order: IntArray  # rows, conversation by conversation, turn by turn
+
+
+def _conversations(spec: PromptSpec, session: IntArray | None) -> _Conversations:
+    """Requests of a session, in order of arrival, as conversations of at most `turns_max` turns."""
+    if session is None:
+        expected = "sessions, whose requests are turns"
+        raise ScenarioError(
+            "have none", field="workload.prompts.turns_max", value=spec.turns_max, expected=expected
+        )
+    order = np.argsort(session, kind="stable")
+    _, start, length = np.unique(session[order], return_index=True, return_counts=True)
+    place = np.arange(len(order)) - np.repeat(start, length)
+    turn = np.where(session[order] >= 0, place % spec.turns_max, 0)
+    number = np.cumsum(turn == 0) - 1
+    first = order[np.flatnonzero(turn == 0)][number]
+    columns = [np.empty(len(order), np.int64) for _ in range(3)]
+    for column, values in zip(columns, (number, first, turn), strict=True):
+        column[order] = values
+    return _Conversations(columns[0], columns[1], columns[2], order)
+
+
+def _with_history(own: FloatArray, output: IntArray | None, of: _Conversations) -> FloatArray:
+    """Tokens of each prompt behind its shared beginning: all turns so far, and the answers between them."""
+    answers = np.zeros(len(own)) if output is None else output.astype(np.float64)
+    begins = of.turn[of.order] == 0
+    total = np.cumsum(own[of.order] + np.where(begins, 0.0, np.roll(answers[of.order], 1)))
+    before = (total - own[of.order])[np.flatnonzero(begins)][of.number[of.order]]
+    history = np.empty(len(own))
+    history[of.order] = total - before
+    return history
+
+
+def _of_conversations(prefixes: Prefixes, of: _Conversations, n_shared: IntArray) -> Prefixes:
+    """The prompts, whole blocks behind the shared ones being those of the conversation."""
+    counts = np.diff(prefixes.first)
+    row = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(len(row)) - prefixes.first[row]
+    whole = (prefixes.prompt_tokens // prefixes.block_tokens).astype(np.int64)
+    longest = np.zeros(int(of.number.max(initial=0)) + 1, np.int64)
+    np.maximum.at(longest, of.number, counts)
+    begin = prefixes.n_blocks + np.cumsum(longest) - longest
+    is_told = (place >= n_shared[row]) & (place < whole[row])
+    number = np.where(is_told, begin[of.number[row]] + place, prefixes.block_idx)
+    _, numbers = np.unique(number, return_inverse=True)
+    return replace(prefixes, block_idx=numbers.astype(np.int32))
 
 
 def drawn_prefixes(

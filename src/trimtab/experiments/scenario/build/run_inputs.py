@@ -204,7 +204,7 @@ def _columns(
     if spec.contents is not None and columns.content is None:
         columns = with_contents(spec.contents, columns, seed)
     if spec.prompts is not None and columns.prefixes is None:
-        columns = with_prompts(spec.prompts, columns, served, seed)
+        columns = with_prompts(spec, spec.prompts, columns, served, seed)
     return columns, served, info
 
 

@@ -91,6 +91,11 @@ class PromptSpec(Popularity):
     shared_tokens: Amount = Field(description="tokens of a shared prefix")
     own_tokens: Amount = Field(description="further tokens of each request")
     block_tokens: Positive = Field(512, description="tokens of a block of a prefix cache")
+    turns_max: int = Field(
+        1,
+        ge=1,
+        description="most requests of a session whose prompts go on from the one before and its answer",
+    )
 
 
 class ContentSpec(Popularity):
