@@ -24,8 +24,12 @@ MIXED = ("mixed_s", "mixed_row_s", "mixed_context_s", "mixed_token_s", "pair_s")
 ROW_POINTS, TOKEN_POINTS = 10, 16  # at most, of a fitted table
 FOLDS = 5  # each is held back once
 FEWEST_ROWS = 10
-SMOOTHNESS = 0.01  # of the cost of context over the rows
-ROUNDS, FAR = 15, 3.0  # rows with errors above so many medians count less
+SMOOTHNESS = 0.002  # of the cost of context over the rows
+ROUNDS, FAR, NEAR = (
+    15,
+    3.0,
+    0.01,
+)  # rows with errors above so many medians count less, but for such small ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ def _robust(columns: Floats, target: Floats, smooth: Floats) -> Floats:
             1.0 + np.maximum(error, 0.0),
         )  # of the larger of both, not of the measured
         far = np.maximum(error / over, 1e-12)
-        weight = np.sqrt(np.minimum(1.0, FAR * np.median(far) / far)) / over
+        weight = np.sqrt(np.minimum(1.0, max(NEAR, FAR * float(np.median(far))) / far)) / over
     return solved
 
 
