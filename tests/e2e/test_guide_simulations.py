@@ -26,6 +26,8 @@ from support.guide_examples import (
     run_here,
 )
 from trimtab.errors import TrimtabError
+from trimtab.profiles import profile_text
+from trimtab.profiles.sources import Described, fit_files
 
 
 def requests_csv(folder: Path, n: int = 60) -> pl.DataFrame:
@@ -218,6 +220,34 @@ def python_page(example: str, folder: Path) -> None:
     assert (folder / "figure.pdf").stat().st_size > 1000
 
 
+def replicas(example: str, folder: Path) -> None:
+    """A token takes 16 ms or more on this GPU, whose memory is read for each."""
+    Path("cluster.yaml").write_text(example)
+    requests_csv(folder).with_columns(prompt_tokens=512).write_csv("requests.csv")
+    done = tt.simulate(trace="requests.csv", cluster="cluster.yaml", policy="least-connections")
+    assert done.nodes.height == 2
+    seconds = (done.requests["finish_s"] - done.requests["start_s"]).to_numpy()
+    tokens = np.tile([100.0, 300.0], 30)
+    assert (seconds > 0.016 * tokens).all()
+    assert (seconds < 0.030 * tokens).all()
+
+
+def fitted_profile(example: str, folder: Path) -> None:
+    """Iterations of 10 ms and more; two requests at once on each of four GPUs."""
+    decode = [(n, n * c, 0, 0.01 + 0.001 * n) for n in (1, 4, 16, 64) for c in (100, 500, 900)]
+    prompts = [(0, 0, z, 0.01 + 1e-4 * z) for z in (64, 128, 256, 512, 1024, 2048)]
+    rows = pl.DataFrame(decode + prompts, ["batch", "context", "prompt_tokens", "seconds"], orient="row")
+    rows.cast({"seconds": pl.Float64}).write_csv("iterations.csv")
+    fitted = fit_files([Path("iterations.csv")], Described("A1", "meta-llama/Llama-3.1-8B", 24.0))
+    Path("my-gpu.yaml").write_text(profile_text(fitted.profile))
+    Path("cluster.yaml").write_text(example)
+    requests_csv(folder).with_columns(prompt_tokens=512).write_csv("requests.csv")
+    done = tt.simulate(trace="requests.csv", cluster="cluster.yaml", policy="round-robin")
+    seconds = (done.requests["finish_s"] - done.requests["start_s"]).to_numpy()
+    assert (seconds > 0.06 + 0.011 * 99).all()  # its prompt, and each further token alone
+    assert (seconds < 0.06 * 3 + 0.013 * 299).all()
+
+
 def sizing(example: str, folder: Path) -> None:
     requests_csv(folder, 120).write_parquet("log.parquet")
     (folder / "types.yaml").write_text(found()["size-a-fleet: types:"])
@@ -251,9 +281,11 @@ CHECKS: dict[str, Check | str] = {
     "choose-a-policy: cluster:": cluster,
     "forecast: from trimtab.forecast import Forecaster": forecaster,
     "forecast: from trimtab.forecast import queueing": waits,
+    "llm: types:": replicas,
     "own-columns: import trimtab as tt": own_trace,
     "own-columns: workload:": mapped_columns,
     "python: import polars as pl": python_page,
+    "profiles: types:": fitted_profile,
     'python: shown = comparison.plot("completion_p99_s")': "e2e/test_guide_simulations.py: python_page",
     'python: sized = tt.size("log.parquet", "types.yaml", "completion_p': sizing,
     "size-a-fleet: types:": node_types,
