@@ -73,3 +73,21 @@ def test_built_in_profiles_are_listed(cli):
         json.loads(cli("profile", "list", "--json").stdout)["profiles"]["h100-llama-3.1-8b"]["source"]
         == "roofline"
     )
+
+
+def test_a_roofline_is_that_of_the_built_in_profile(cli, tmp_path):
+    of = ("--gpu", "H100 SXM", "--model", "meta-llama/Llama-3.1-8B", "--memory-gib", "80")
+    done = cli("profile", "roofline", *of, "--tb-per-s", "3.35", "--tflops", "989", "--out", "h100.yaml")
+    assert done.exit_code == 0, done.stderr
+    assert "not measured" in done.stderr
+    assert load_profile(tmp_path / "h100.yaml") == load_profile("h100-llama-3.1-8b")
+
+
+def test_a_model_that_does_not_fit_is_told(cli, tmp_path):
+    (tmp_path / "rows.csv").write_text(_iterations())
+    of = ("--gpu", "A1", "--model", "Qwen/Qwen3-32B", "--memory-gib", "24")
+    done = cli("profile", "fit", tmp_path / "rows.csv", *of)
+    assert done.exit_code == 2
+    assert "memory_gib: is too little (got 24.0); expected more than 67.8, for the weights" in done.stderr
+    done = cli("profile", "fit", tmp_path / "rows.csv", *of, "--precision", "fp5")
+    assert "unknown precision (got 'fp5')" in done.stderr

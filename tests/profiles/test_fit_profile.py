@@ -84,6 +84,10 @@ def test_too_few_rows_and_times_that_cannot_be() -> None:
         UsageError, match=r"x\.csv: too few iterations without prompts \(got 3\); expected 10"
     ):
         fit_profile(Measurements(few), DESCRIBED, "x.csv")
+    for n in (0.0, 1e9):
+        rows = decode_rows(np.full(10, n), np.ones(10), np.ones(10))
+        with pytest.raises(UsageError, match=r"tokens of an iteration \(got .*\); expected 1 to 1,048,576"):
+            fit_profile(Measurements(rows), DESCRIBED, "x.csv")
     rows = grid()
     rows.seconds[0] = 0.0
     with pytest.raises(UsageError, match=r"a time that cannot be \(got 0\.0\); expected seconds above 0"):

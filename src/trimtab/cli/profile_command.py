@@ -164,6 +164,53 @@ def fit(
         note(where(path, path.stat().st_size), quiet=quiet)
 
 
+@app.command(
+    "roofline",
+    epilog=examples(
+        "trimtab profile roofline --gpu H200 --model meta-llama/Llama-3.1-70B --tensor-parallel 2 "
+        "--memory-gib 141 --tb-per-s 4.8 --tflops 989 --link-gb-per-s 450",
+    ),
+)
+@grouped
+def roofline(
+    gpu: Annotated[str, typer.Option("--gpu", help="Name of the GPU.", metavar="NAME")],
+    model: Annotated[str, typer.Option("--model", help="A model whose shape is known.", metavar="NAME")],
+    memory_gib: Annotated[
+        float, typer.Option("--memory-gib", min=0.0, help="Memory of a GPU.", metavar="GIB")
+    ],
+    tb_per_s: Annotated[
+        float,
+        typer.Option("--tb-per-s", min=1e-3, help="Bandwidth of its memory, published.", metavar="TB/S"),
+    ],
+    tflops: Annotated[
+        float,
+        typer.Option("--tflops", min=1e-3, help="Its dense bf16 arithmetic, published.", metavar="TFLOPS"),
+    ],
+    link_gb_per_s: Annotated[
+        float,
+        typer.Option("--link-gb-per-s", min=1e-3, help="To the next GPU, in one direction.", metavar="GB/S"),
+    ] = 64.0,
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", min=1, help="GPUs that share the model.", metavar="GPUS")
+    ] = 1,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Write the profile here.", metavar="FILE")
+    ] = DEFAULT_OUT,
+    quiet: Quiet = False,
+) -> None:
+    """Reckon the iteration seconds of a model from published figures of a GPU, where nothing was measured."""
+    from trimtab.profiles import profile_text
+    from trimtab.profiles.roofline import Gpu
+    from trimtab.profiles.roofline import roofline as reckoned
+    from trimtab.report.whole_files import write_text
+
+    published = Gpu(gpu, memory_gib, tb_per_s * 1e12, tflops * 1e12, link_gb_per_s * 1e9)
+    profile = reckoned(published, model, tensor_parallel)
+    write_text(out, profile_text(profile))
+    note(f"note: not measured: {profile.notes}", quiet=quiet)
+    note(where(out, out.stat().st_size), quiet=quiet)
+
+
 def _table(fitted: FittedProfile) -> Table:
     from rich.table import Table
 

@@ -24,6 +24,7 @@ MIXED = ("mixed_s", "mixed_row_s", "mixed_context_s", "mixed_token_s", "pair_s")
 ROW_POINTS, TOKEN_POINTS = 10, 16  # at most, of a fitted table
 FOLDS = 5  # each is held back once
 FEWEST_ROWS = 10
+MOST_TOKENS = 1 << 20  # of an iteration
 SMOOTHNESS = 0.002  # of the cost of context over the rows
 ROUNDS, FAR, NEAR = (
     15,
@@ -158,6 +159,11 @@ def _check(rows: IterationRows, file: str) -> None:
         raise UsageError(
             "a time that cannot be", file=file, value=float(wrong[0]), expected="seconds above 0"
         )
+    tokens = rows.decoding + rows.prompt_tokens
+    if tokens.min() <= 0.0 or tokens.max() > MOST_TOKENS:
+        value = float(tokens.min() if tokens.min() <= 0.0 else tokens.max())
+        expected = f"1 to {MOST_TOKENS:,}"
+        raise UsageError("tokens of an iteration", file=file, value=value, expected=expected)
     decodes = int((~rows.is_mixed).sum())
     if decodes < FEWEST_ROWS:
         problem = "too few iterations without prompts"

@@ -8,7 +8,8 @@ from trimtab.errors import UsageError
 from trimtab.profiles.latency_profile import GIB
 from trimtab.validation.names import nearest
 
-VALUE_BYTES = 2  # of a weight or a key in bf16
+VALUE_BYTES = 2  # of an activation or a key
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,12 @@ class ModelShape:
         heads = max(1.0, self.kv_heads / tensor_parallel)
         return 2.0 * self.layers * heads * self.head_dim * VALUE_BYTES
 
-    def weights_gib(self, tensor_parallel: int) -> float:
-        """Weights on one GPU."""
-        return self.parameters * VALUE_BYTES / tensor_parallel / GIB
+    def weights_gib(self, tensor_parallel: int, precision: str = "bf16") -> float:
+        """Weights on one GPU. Raises UsageError for a precision that is not known."""
+        if precision not in WEIGHT_BYTES:
+            expected = f"a precision of weights: {nearest(precision, WEIGHT_BYTES)}"
+            raise UsageError("unknown precision", field="precision", value=precision, expected=expected)
+        return self.parameters * WEIGHT_BYTES[precision] / tensor_parallel / GIB
 
     def activated(self, tokens: float, ranks: int) -> float:
         """Expected number of experts of a rank that so many tokens reach, if all are as likely."""

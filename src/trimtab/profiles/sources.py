@@ -46,12 +46,15 @@ class Described:
     notes: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Fields of a LatencyProfile. Raises UsageError where the model is not known and has to be."""
+        """Fields of a LatencyProfile. Raises UsageError: the model has to be known, or does not fit."""
         weights, kv_bytes = self.weights_gib, self.kv_bytes_per_token
         if weights is None or kv_bytes is None:
             shape = shape_of(self.model)
-            weights = shape.weights_gib(self.tensor_parallel) if weights is None else weights
+            weights = shape.weights_gib(self.tensor_parallel, self.precision) if weights is None else weights
             kv_bytes = shape.kv_bytes_per_token(self.tensor_parallel) if kv_bytes is None else kv_bytes
+        if self.kv_tokens is None and weights >= MEMORY_FRAC * self.memory_gib:
+            expected = f"more than {weights / MEMORY_FRAC:.1f}, for the weights; or the tokens of KV memory"
+            raise UsageError("is too little", field="memory_gib", value=self.memory_gib, expected=expected)
         return {
             "gpu": self.gpu,
             "model": self.model,
