@@ -63,6 +63,9 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "metrics": "",
     "fit log.csv --cluster cluster.yaml": "",
     "replay log.csv --cluster cluster.yaml --policy random": "",
+    "profile list": "",
+    "profile fit rows.csv --gpu A1 --model meta-llama/Llama-3.1-8B --memory-gib 24": "",
+    "profile roofline --gpu A1 --model Qwen/Qwen3-32B --memory-gib 80 --tb-per-s 2 --tflops 300": "",
     "forecast trace.csv --column size --horizon 3": "",
     "policies show random": "",
     "solve gap gap.txt --time-limit 0.1": "",
@@ -167,6 +170,8 @@ def write_files(folder: Path) -> None:
     (folder / "log.csv").write_text(
         "arrival_s,size,node,recorded_s\n" + "".join(f"{i},{1 + i % 3},big,{2 + i % 3}\n" for i in range(50))
     )
+    iterations = "".join(f"{1 + i % 4},{100 * i},0,0.0{10 + i}\n" for i in range(12))
+    (folder / "rows.csv").write_text("batch,context,prompt_tokens,seconds\n" + iterations)
     (folder / "gateway.yaml").write_text("nodes: [{name: a, url: 'http://127.0.0.1:9'}]\n")
     (folder / "chain.py").write_text(CHAIN)
     (folder / "in.jsonl").write_text("1\n")
