@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _NAME = re.compile(r'^    name: ClassVar\[str\] = "([^"]+)"$', re.MULTILINE)
+_CLASS = re.compile(r"^class (\w+)\(([\w, ]+)\):", re.MULTILINE)
 _KIND = re.compile(r"^    (?:def )?(dispatch|order)(?:\(| = staticmethod)", re.MULTILINE)
 
 
@@ -26,12 +27,21 @@ def _sources(folder: Traversable) -> Iterable[str]:
 
 def policy_names(kind: str = "") -> list[str]:
     """Names of the catalogue, read from its sources: importing them would take a second."""
-    found = set()
+    names: dict[str, str] = {}
+    bases: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for source in _sources(resources.files("trimtab") / "policies"):
-        match = _NAME.search(source)
-        if match and (not kind or kind in _KIND.findall(source)):
-            found.add(match[1])
-    return sorted(found)
+        for head in (classes := list(_CLASS.finditer(source))):
+            following = [other.start() for other in classes if other.start() > head.start()]
+            body = source[head.start() : min(following, default=len(source))]
+            bases[head[1]], kinds[head[1]] = head[2].split(", "), _KIND.findall(body)
+            if match := _NAME.search(body):
+                names[match[1]] = head[1]
+
+    def has_kind(name: str) -> bool:
+        return kind in kinds.get(name, ()) or any(map(has_kind, bases.get(name, ())))
+
+    return sorted(name for name, found in names.items() if not kind or has_kind(found))
 
 
 def allocators(incomplete: str) -> list[str]:
