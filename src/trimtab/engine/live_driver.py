@@ -55,6 +55,8 @@ class RequestSpec(NamedTuple):
     priority: int = 0
     deadline_s: float = float("inf")
     tokens: float = 0.0
+    input_tokens: int = 0  # of its prompt; 0 = no language model's
+    output_tokens: int = 0  # expected
     cost: float = 0.0
     key: int = 0
     affinity_node_idx: int = -1

@@ -239,6 +239,9 @@ def new_state(
     given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
     given |= _row_arrays(cluster, requests, options, config, host)
     given |= _engine_arrays(cluster, options, given)
+    if host.completions_from_outside:  # nodes may report what their engines hold
+        given["engine_load"] = zeros(ENGINE_LOAD, [cluster.n_nodes])
+        given["engine_load"]["load_factor"] = 1.0
     given |= _seen_arrays(options, given)
     given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
     contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
@@ -480,7 +483,7 @@ def _lengths(
         "ranked": MAX_RANKED,
         "run_rows": len(given["stages"]),
         "recent": RECENT if config["runs"][0] else 0,
-        "engine_nodes": len(given["engines"]),
+        "engine_nodes": len(given["engine_load"]),
         "engine_types": n_types,
         "itl_bins": (len(ITL_EDGES_S) + 1) if n_types else 0,
     }

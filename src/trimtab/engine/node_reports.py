@@ -1,6 +1,6 @@
 """Outside events of a live host's nodes, written into the state of a run between two events of the loop.
 
-Only the arrays that policies see change: use and demand of resources, round trips, links.
+Only the arrays that policies see change: use and demand of resources, KV memory, round trips, links.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ class NodeReports:
         if len(nodes):
             state.used[nodes] = used[nodes]
             self._note_changes(nodes, now_s)
+
+    def set_kv(self, node_idx: int, used: float, capacity: float, now_s: float) -> None:
+        """Set the tokens in the KV memory of a node, and what it holds."""
+        loads = self._state.engine_load
+        if loads["kv_used"][node_idx] != used or loads["kv_tokens"][node_idx] != capacity:
+            loads["kv_used"][node_idx], loads["kv_tokens"][node_idx] = used, capacity
+            self._note_changes(np.array([node_idx]), now_s)
 
     def add_requests(self, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
         """Requests that others sent to a node, or fewer of them (negative). They take no room of ours."""

@@ -252,3 +252,13 @@ async def test_learned_demand_never_excludes_a_node_that_serves_the_class(bench:
     bench.submit()
     await bench.report(0, {"cpu_busy_frac": 0.5})
     assert bench.view().demand[0, 0] == 16.0, "of a fit that says 50"
+
+
+@benched("random")
+async def test_kv_memory_is_seen_as_reported(bench: Bench) -> None:
+    await bench.report(1, {"kv_used_frac": 0.25, "kv_tokens": 40_000.0})
+    await bench.settle()
+    engines = bench.view().engines
+    assert engines.kv_tokens.tolist() == [0.0, 40_000.0]
+    assert engines.kv_used.tolist() == [0.0, 10_000.0]
+    assert engines.load_factor.tolist() == [1.0, 1.0]

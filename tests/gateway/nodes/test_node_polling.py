@@ -23,6 +23,8 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
 vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.7
 vllm:num_requests_running_created{engine="0"} 99
+vllm:cache_config_info{block_size="16",num_gpu_blocks="2588",engine="0"} 1.0
+vllm:cache_config_info{block_size="16",num_gpu_blocks="None",engine="1"} 1.0
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 100.0
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="law,verse",waiting_lora_adapters="law"} 200.0
 """
@@ -75,7 +77,9 @@ def reading(page: str, read_s: float = 0.0) -> Reading:
 
 def test_vllms_names() -> None:
     found = reading(VLLM)
-    assert found.gauges == pytest.approx({"running": 7.0, "waiting": 2.0, "kv_used_frac": 0.6})
+    assert found.gauges == pytest.approx(
+        {"running": 7.0, "waiting": 2.0, "kv_used_frac": 0.6, "kv_tokens": 2588 * 16}
+    )
     assert found.adapters == ("law", "verse")
 
 

@@ -132,6 +132,8 @@ class RequestBuilder:
         c = exchange.class_idx = of.idx
         units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
+        prompt = 0 if facts is None else int(facts.prompt_tokens)
+        output = max(0, int(tokens) - prompt)
         affinity_idx, is_pinned = -1, False
         if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             affinity_idx, is_pinned = self._affinity.node_of(exchange)
@@ -158,7 +160,7 @@ class RequestBuilder:
             RequestSpec,
             (
                 c, units, UNESTIMATED, model_idx, adapter_idx, tenant_idx, priority,
-                deadline_s, tokens, cost, _key(exchange, c), affinity_idx, int(is_pinned),
+                deadline_s, tokens, prompt, output, cost, _key(exchange, c), affinity_idx, int(is_pinned),
                 exchange.body_bytes / GIB, zone_idx, -1, exchange.parts_max, None,
             ),
         )  # fmt: skip

@@ -4,8 +4,8 @@ Sources of the names: vLLM ("Production Metrics": `vllm:…`; before its version
 SGLang ("Production Metrics": `sglang:…`), llama.cpp (`llama-server --metrics`), TGI ("Metrics" of its
 reference), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv; memory in MiB).
 
-Names: `running`, `waiting`, `kv_used_frac`; `cpu_cores`, `cpu_busy_frac`, `memory_gib`, `memory_used_frac`,
-`disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
+Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens`; `cpu_cores`, `cpu_busy_frac`, `memory_gib`,
+`memory_used_frac`, `disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
 `net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
 `gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).
 
@@ -102,6 +102,10 @@ _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "tgi_queue_size": "waiting",
 }
 _ADAPTERS = "vllm:lora_requests_info"
+_CACHES = {  # labels of the number and the size of blocks of KV memory
+    "vllm:cache_config_info": ("num_gpu_blocks", "block_size"),
+    "sglang:cache_config_info": ("num_pages", "page_size"),
+}
 _CPU = "node_cpu_seconds_total"
 _DISK_BUSY = "node_disk_io_time_seconds_total"
 _MEMORY_ALL, _MEMORY_FREE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
@@ -117,7 +121,7 @@ _GIB, _MIB_PER_GIB = float(1 << 30), 1024.0
 _NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
 
 _MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE, _LINK_SPEED)
-SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
+SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *_CACHES, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
 
 
 @dataclass(slots=True)
@@ -151,6 +155,8 @@ class Reader:
                 self._take_device(sample)
             elif sample.name == _ADAPTERS:
                 self._take_adapters(sample)
+            elif sample.name in _CACHES:
+                self._values["kv_tokens"].append(_kv_tokens(sample))
             else:
                 self._values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
 
@@ -199,7 +205,7 @@ def rates(before: Reading, after: Reading) -> dict[str, float]:
 
 
 def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> None:
-    for word in ("running", "waiting"):
+    for word in ("running", "waiting", "kv_tokens"):
         if values[word]:
             gauges[word] = sum(values[word])
     if values["kv_used_frac"]:
@@ -216,6 +222,12 @@ def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> Non
     if used + free > 0:
         gauges["gpu_memory_gib"] = (used + free) / _MIB_PER_GIB
         gauges["gpu_memory_used_frac"] = used / (used + free)
+
+
+def _kv_tokens(sample: Sample) -> float:
+    """Tokens that the KV memory of an engine holds; 0 where its labels do not say."""
+    many, size = (sample.label(name) for name in _CACHES[sample.name])
+    return float(many) * float(size) if many.isdigit() and size.isdigit() else 0.0
 
 
 def _adapters(sample: Sample) -> tuple[str, ...]:
