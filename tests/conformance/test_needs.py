@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.builders import run
-from support.conformance_cases import CASES
+from support.conformance_cases import CASES, ENGINE_CASES
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy
@@ -18,6 +18,7 @@ from trimtab.policies import find, names
 BY_FIELD = {field: {need for need in Need if field in need.fields} for need in Need for field in need.fields}
 SPECS = sorted({*names("dispatch"), *names("order")})
 WITH_ALL_ON = {"cost-index": "cost-index(w_price=1)"}  # prices are read where they count
+INNER = ("context", "engines")  # records of the view
 is_able = interpreted(can_take)
 
 
@@ -47,14 +48,14 @@ class Watched(Policy):
         decide, key = interpreted(policy.dispatch), interpreted(policy.order)
 
         def dispatch(view: Any, plan: Any, work: Any, memory: Any, draws: Any, ranking: Any) -> int:
-            shown = Recorded(view, seen, ("context",))
+            shown = Recorded(view, seen, INNER)
             count = decide(shown, plan, Recorded(work, seen), memory, draws, ranking)
             if count == 0 and any(is_able(view, work, j) for j in range(view.context.n_nodes)):
                 found.add(Need.HOLDING)
             return int(count)
 
         def order(view: Any, plan: Any, work: Any, memory: Any) -> float:
-            return float(key(Recorded(view, seen, ("context",)), plan, Recorded(work, seen), memory))
+            return float(key(Recorded(view, seen, INNER), plan, Recorded(work, seen), memory))
 
         if policy.dispatches():
             self.dispatch = dispatch  # type: ignore[method-assign]
@@ -65,7 +66,7 @@ class Watched(Policy):
         return self.watched
 
     def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> Any:
-        made = self._policy.plan(Recorded(view, self.seen, ("context",)), history, waiting, rollout)  # type: ignore[arg-type]
+        made = self._policy.plan(Recorded(view, self.seen, INNER), history, waiting, rollout)  # type: ignore[arg-type]
         if made is not None:
             set_fields = {name for name, array in made._asdict().items() if array.size}
             self.seen |= set_fields & BY_FIELD.keys()
@@ -92,7 +93,7 @@ def observed(spec: str, cases: Sequence[str], *, all_of_them: bool) -> tuple[Pol
     found: set[Need] = set()
     for case in cases:
         watched = Watched(policy)
-        c, r, options = CASES[case]()
+        c, r, options = (CASES | ENGINE_CASES)[case]()
         base = find("least-expected-wait").dispatch
         run(c, r, options, *(Decider(base, watched) if is_order else Decider.of(watched)), compiled=False)
         seen, held = watched.all_seen()
@@ -108,7 +109,7 @@ def test_a_policy_reads_what_it_declares_and_nothing_else(spec: str, pytestconfi
     everything_on = ("stale", "fresh") if SPECS.index(spec) % 2 else ("fresh", "stale")
     policy, fields, found = observed(
         WITH_ALL_ON.get(spec, spec),
-        [*everything_on, "herd", "plain"],
+        [*everything_on, "herd", "plain", "language_models"],
         all_of_them=pytestconfig.getoption("--full"),
     )
     undeclared = {field for field in fields if not BY_FIELD[field] & policy.all_needs}

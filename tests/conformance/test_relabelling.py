@@ -29,6 +29,7 @@ TIES_BY_NODE = [  # their whole numbers tie all the time, and then the lower ind
     "fragmentation-gradient",
     "lwl",  # idle nodes have equally little work left
     "hyper-scalable",
+    "kv-cost",  # without engines these are requests in flight
 ]
 
 

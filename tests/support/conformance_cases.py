@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from support.builders import cluster, everything_on, requests, with_resources
+from support.engines import engine_cluster, model_type, shared_type, token_requests
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Decider
-from trimtab.domain.requests import Requests
+from trimtab.domain.requests import Prefixes, Requests
 from trimtab.policies import names, policy_class
 
 Case = tuple[Cluster, Requests, Options]
@@ -60,6 +63,53 @@ def plain() -> Case:
 
 
 CASES = {case.__name__: case for case in (stale, fresh, herd, plain)}
+
+
+def _on_engines(kinds: list[dict[str, Any]], options: Options, *, shared_blocks: int = 0) -> Case:
+    """Requests at about the rate that six nodes serve, some of them with deadlines and urgent."""
+    g, n, block_tokens = np.random.default_rng(5), 150, 4
+    cluster = engine_cluster(kinds, [0, 1, 0, 1, 0, 1], slots=4)
+    prompt, output = g.integers(4, 60, n), g.integers(1, 40, n)
+    arrival_s = np.cumsum(g.exponential(0.05, n))
+    prefixes = None
+    if shared_blocks:
+        counts = prompt // block_tokens
+        first = np.concatenate([[0], np.cumsum(counts)])
+        place, row = np.arange(first[-1]) - np.repeat(first[:-1], counts), np.repeat(np.arange(n), counts)
+        own = 3 * shared_blocks + np.arange(first[-1])
+        block = np.where(place < shared_blocks, row % 3 * shared_blocks + place, own)
+        _, numbers = np.unique(block, return_inverse=True)
+        prefixes = Prefixes(numbers.astype(np.int32), first, prompt.astype(float), float(block_tokens))
+    work = {"deadline_s": arrival_s + 20.0 * g.random(n), "priority": g.integers(0, 2, n)}
+    return cluster, token_requests(cluster, arrival_s, prompt, output, prefixes, **work), options
+
+
+def language_models() -> Case:
+    """A fast and a slow type with little KV memory, and prompts that share beginnings."""
+    slow = model_type(step_s=0.02, token_s=0.002, context_s=1e-5, kv_tokens=400)
+    return _on_engines([model_type(kv_tokens=600, context_s=1e-5), slow], Options(), shared_blocks=3)
+
+
+def stale_language_models() -> Case:
+    """Two dispatchers with old reports."""
+    kinds = [model_type(kv_tokens=600), model_type(batch_max=3)]
+    return _on_engines(kinds, Options(telemetry_period_s=0.5, dispatchers=2))
+
+
+def processor_sharing() -> Case:
+    """Nodes that serve all at once, and as many as two at full speed."""
+    few = shared_type(np.maximum(1.0, np.arange(17) / 2))
+    return _on_engines([shared_type(np.maximum(1.0, np.arange(17))), few], Options())
+
+
+def mixed() -> Case:
+    """Language models beside nodes with slots."""
+    return _on_engines([model_type(kv_tokens=600), {}], Options())
+
+
+ENGINE_CASES = {
+    case.__name__: case for case in (language_models, processor_sharing, mixed, stale_language_models)
+}
 
 
 def covering(

@@ -75,6 +75,22 @@ class Need(StrEnum):
         "prefix_tokens",
         "prompt_tokens",
     )
+    TOKENS = (
+        "token counts",
+        "the length of each request's prompt, and how many tokens its answer is expected to have",
+        "input_tokens",
+        "output_tokens",
+    )
+    ENGINE_LOAD = (
+        "load of engines",
+        "what nodes that serve language models report: KV memory in use, unread prompts, batch, iteration",
+        "step_s",
+        "kv_used",
+        "kv_per_s",
+        "kv_tokens",
+        "waiting_tokens",
+        "decoding",
+    )
     DEADLINES = "deadlines", "requests with deadlines", "deadline_s"
     PRIORITIES = "priorities", "requests of several priorities", "priority"
     VIRTUAL_COUNTERS = (

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.engines import LANGUAGE_MODEL
 from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
@@ -26,6 +27,8 @@ SIMULATOR: Final = Host(
         Need.LOADING_AHEAD: "`models` with `load_s`",
         Need.PRICES: "`usd_per_hour` of node types",
         Need.PREFIX: "`serving.prefix_cache.blocks`, or node types with `service: {kind: llm}`, and prompts",
+        Need.TOKENS: "node types with `service: {kind: llm}`, and a workload with token counts",
+        Need.ENGINE_LOAD: "node types with `service: {kind: llm}`",
         Need.DEADLINES: "`workload.deadline`",
         Need.PRIORITIES: "`workload.priorities`",
         Need.VIRTUAL_COUNTERS: "`workload.tenants`, several",
@@ -56,6 +59,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     has_pools = requests.prefixes is not None and cluster.engines is not None
     payload_gib = work["payload_gib"].any() or (chains is not None and chains.output_gib.any())
     has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
+    has_models = cluster.engines is not None and (cluster.engines.types["service"] == LANGUAGE_MODEL).any()
     met = {
         Need.RESOURCES: has_demand or is_used_by_others,
         Need.REPORTED_LOAD: bool(cluster.resource_names),
@@ -67,6 +71,8 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.LOADING_AHEAD: np.any(cluster.load_s),
         Need.PRICES: np.any(cluster.usd_per_hour),
         Need.PREFIX: options.prefix_blocks > 0 or has_pools,
+        Need.TOKENS: work["input_tokens"].any(),
+        Need.ENGINE_LOAD: has_models,
         Need.DEADLINES: np.isfinite(work["deadline_s"]).any(),
         Need.PRIORITIES: np.ptp(work["priority"]) > 0 if len(work) else False,
         Need.VIRTUAL_COUNTERS: len(requests.tenant_names) > 1,

@@ -11,6 +11,7 @@ import pytest
 
 from support.builders import cluster, requests, with_resources
 from support.chains import Stage, chained
+from support.engines import engine_cluster, model_type, shared_type
 from trimtab.domain.chains import Flow
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
@@ -110,6 +111,8 @@ def test_rollouts_do_not_model_chains() -> None:
         (Need.LINKS, lambda: met(ONE_LINK, payload_gib=0.1)),
         (Need.PRICES, lambda: met(replace(PLAIN, usd_per_hour=np.array([0.0, 2.0])))),
         (Need.PREFIX, lambda: met(options=Options(prefix_blocks=8))),
+        (Need.TOKENS, lambda: met(input_tokens=7)),
+        (Need.ENGINE_LOAD, lambda: met(engine_cluster([model_type(), {}], [0, 1]))),
         (Need.DEADLINES, lambda: met(deadline_s=100.0)),
         (Need.PRIORITIES, lambda: met(priority=np.arange(20) % 2)),
         (Need.SHARES_HELD, lambda: provided_by(PLAIN, requests(PLAIN, 4, tenants=2), Options())),
@@ -131,6 +134,7 @@ def test_a_scenario_provides_what_it_declares(need: Need, provided: Any) -> None
         (Need.STALE_REPORTS, lambda: met(options=Options(telemetry_period_s=1.0))),  # nobody else sends
         (Need.STALE_REPORTS, lambda: met(options=Options(dispatchers=2))),
         (Need.PRIORITIES, lambda: met(priority=3)),  # all alike
+        (Need.ENGINE_LOAD, lambda: met(engine_cluster([shared_type(np.ones(3)), {}], [0, 1]))),
         (Need.BATCHING, lambda: met(options=Options(batch_marginal_frac=np.array([-1.0])))),
     ],
 )  # fmt: skip

@@ -342,7 +342,11 @@ def test_a_need_of_an_order_changes_who_is_next(order: str, need: Need) -> None:
 def test_every_need_that_the_gateway_meets_has_a_scene() -> None:
     known = {*DISPATCH, *MARKS, *ELSEWHERE, Need.HOLDING, Need.SPLITTING, Need.BATCHING}
     assert known >= PROVIDED, sorted(PROVIDED - known)
-    apart = {("priority-reservation", Need.PRIORITIES), ("predictive", Need.DEADLINES)}
+    apart = {  # tests/policies
+        ("priority-reservation", Need.PRIORITIES),
+        ("predictive", Need.DEADLINES),
+        ("predicted-latency", Need.DEADLINES),
+    }
     assert {
         case
         for case in DISPATCHING

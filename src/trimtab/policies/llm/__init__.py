@@ -1,0 +1,1 @@
+"""Routers of requests to language models: they read what continuous batching makes of a node's load."""
