@@ -16,6 +16,7 @@
 # make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-llm-truth  simulated language models beside measured ones, into bench/llm-truth.json and docs/benchmarks/llm-truth.md (a minute)
+# make bench-llm-routers  routers of requests to language models, into bench/llm-routers.json and docs/benchmarks/llm-routers.md (15 minutes)
 # make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
 # make bench-chains  policies for runs of chains, into bench/chains.json and docs/benchmarks/chains.md (8 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
@@ -33,7 +34,7 @@ TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-chains bench-performance-models golden kernels docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models golden kernels docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -114,6 +115,9 @@ bench-caches: $(VENV)/.installed-bench
 
 bench-llm-truth: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.llm_truth
+
+bench-llm-routers: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.llm_routers
 
 # A Python before 3.11.3, as GATEWAY_PYTHON may be, needs async-timeout; pip leaves it out under a newer one.
 PEER_litellm = 'litellm[proxy]' async-timeout

@@ -28,6 +28,7 @@ SOURCES = {
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),
     "performance-models": ("training",),
+    "llm-routers": LOOP,
     "policies": (*LOOP, "experiments"),
     "shared-cluster": (*LOOP, "training", "experiments"),
     "simulator": LOOP,
