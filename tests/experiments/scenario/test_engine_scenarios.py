@@ -219,3 +219,18 @@ def test_turns_need_sessions() -> None:
     parts["workload"]["prompts"] = {"count": 3, "shared_tokens": 100, "own_tokens": 50, "turns_max": 4}
     with pytest.raises(ScenarioError, match=r"workload\.prompts\.turns_max"):
         build(_scenario(parts), 0)
+
+
+def test_expected_answers_are_the_mean_of_earlier_ones_to_prompts_as_long() -> None:
+    parts = _parts()
+    parts["workload"]["output_estimate"] = "online-mean"
+    built = build(_scenario(parts), 0).requests
+    prompt, output = built.work["input_tokens"], built.truth["output_tokens"]
+    part, exponent = np.frexp(prompt.astype(float))
+    octave = 4 * exponent + np.floor(8 * (part - 0.5))
+    for i in (50, 200, 399):
+        same = output[:i][octave[:i] == octave[i]]
+        assert built.work["output_tokens"][i] == round((same if len(same) else output[:i]).mean())
+        known = built.truth["units"][i] - output[i] + built.work["output_tokens"][i]
+        assert built.work["units"][i] == pytest.approx(known, abs=0.51)
+    assert built.work["output_tokens"][0] == 200

@@ -61,6 +61,9 @@ def build_requests(
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
     error = output_error(spec, columns, seed)
     work["units"] = columns.units * error
+    if spec.output_estimate == "online-mean" and columns.output_tokens is not None:
+        of_models, more = columns.output_tokens > 0, (error - 1.0) * columns.output_tokens
+        work["units"][of_models] = np.maximum(columns.units + more, 1e-9)[of_models]
     _set_tokens(work, truth, columns, error)
     work["parts_max"] = parts_max(served, c, work["units"])
     best_s = cluster.best_estimate_s(c, work["units"])
@@ -106,9 +109,39 @@ def _fits_memory(cluster: Cluster, columns: RequestColumns) -> npt.NDArray[np.bo
 
 
 def output_error(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray:
-    """Factor on the estimated size of each request, [requests]."""
-    n = len(columns.arrival_s)
-    return np.ones(n) * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
+    """Factor on the output tokens that are expected of each request, or else on its size, [requests]."""
+    n, output = len(columns.arrival_s), columns.output_tokens
+    drawn: FloatArray = np.ones(n) * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
+    if spec.output_estimate == "drawn" or output is None or columns.prompt_tokens is None:
+        return drawn
+    expected = _online_means(columns.class_idx, columns.prompt_tokens, output)
+    return np.where(output > 0, expected / np.maximum(output, 1), drawn)
+
+
+FIRST_OUTPUT = 200.0  # tokens expected before anything is known
+
+
+def _online_means(class_idx: IntArray, prompt: IntArray, output: IntArray) -> FloatArray:
+    """Mean output of the earlier requests of a class with prompts of the same quarter octave, [requests].
+
+    Of all earlier ones of the class where there is none; whether they have ended is not looked at.
+    """
+    part, exponent = np.frexp(prompt.astype(np.float64))
+    octave = 4 * exponent.astype(np.int64) + np.floor(8.0 * (part - 0.5)).astype(np.int64)
+    of_class = _means_before(class_idx, output, np.full(len(output), FIRST_OUTPUT))
+    return _means_before(class_idx * 4096 + octave, output, of_class)
+
+
+def _means_before(group: IntArray, values: IntArray, otherwise: FloatArray) -> FloatArray:
+    """Mean of the values of earlier rows of the same group, [rows]; `otherwise` [rows] where there are none."""
+    order = np.argsort(group, kind="stable")
+    _, start, length = np.unique(group[order], return_index=True, return_counts=True)
+    before = np.arange(len(order)) - np.repeat(start, length)
+    total = np.cumsum(values[order]) - values[order]
+    total -= np.repeat(total[start], length)
+    means = np.empty(len(order))
+    means[order] = np.where(before > 0, total / np.maximum(before, 1), otherwise[order])
+    return means
 
 
 def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:

@@ -157,6 +157,11 @@ class WorkloadSpec(Spec):
     estimate_cv: NonNegative = Field(
         0.0, description="error of the size that policies see: coefficient of variation of a lognormal factor"
     )
+    output_estimate: Literal["drawn", "online-mean"] = Field(
+        "drawn",
+        description="output tokens that policies expect: the true ones with the error of estimate_cv, or the "
+        "mean so far of the class's prompts of about the same length",
+    )
     service_cv: NonNegative = Field(
         0.0, description="hidden factor on the service time: coefficient of variation of a lognormal"
     )
