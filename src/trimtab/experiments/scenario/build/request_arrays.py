@@ -133,7 +133,7 @@ def _online_means(class_idx: IntArray, prompt: IntArray, output: IntArray) -> Fl
 
 
 def _means_before(group: IntArray, values: IntArray, otherwise: FloatArray) -> FloatArray:
-    """Mean of the values of earlier rows of the same group, [rows]; `otherwise` [rows] where there are none."""
+    """Mean of the values of earlier rows of a group, [rows]; `otherwise` [rows] where there are none."""
     order = np.argsort(group, kind="stable")
     _, start, length = np.unique(group[order], return_index=True, return_counts=True)
     before = np.arange(len(order)) - np.repeat(start, length)
