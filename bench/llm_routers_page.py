@@ -44,7 +44,7 @@ its thresholds.
 `llm-headroom` gains most of its lead near saturation, where it gathers requests that are late anyway, mostly long prompts,
 at few replicas. That is a choice about who waits, and the second table shows its price: more requests are in time and the
 ninetieth percentile is lower, but the largest TTFT is up to ten times that of the others. Its parameter `others` sets how
-far it goes. In bursts on unequal replicas with a bound on TTFT it gains nothing, and its p99 there is the worse.
+far it goes. In bursts on unequal replicas with a bound on TTFT it gains little, and its p99 there is the worse.
 """
 
 
