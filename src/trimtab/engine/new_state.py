@@ -414,10 +414,12 @@ def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
         "resident_changes": np.zeros(len(nodes), "i8"),
         "used": np.zeros(given["capacity"].shape),
         "link_active": np.zeros(len(given["links"]), "i4"),
-        "engine_load": given["engine_load"],
     }
     is_stale = options.telemetry_period_s > 0
     seen = {f"seen_{name}": array.copy() if is_stale else array for name, array in true.items()}
+    load = given["engine_load"]
+    many = options.dispatchers if is_stale else 1
+    seen["seen_engine_load"] = np.tile(load, (many, 1)) if is_stale else load.reshape(1, len(load))
     seen["seen"] = np.tile(nodes, (options.dispatchers, 1)) if is_stale else nodes.reshape(1, len(nodes))
     return true | seen
 
@@ -430,19 +432,19 @@ def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[Vi
         "resident_changes": given["seen_resident_changes"],
         "used": given["seen_used"],
         "link_active": given["seen_link_active"],
-        "engines": given["seen_engine_load"],
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
         "usd_per_s": _numbers(cluster.usd_per_s),
         "memory_gib": _numbers(cluster.memory_gib),
         "outages": np.zeros(0, OUTAGE) if options.outages is None else options.outages,
     }
-    contexts, seen = given["contexts"], given["seen"]
+    contexts, seen, loads = given["contexts"], given["seen"], given["seen_engine_load"]
     return [
         View(
             **shared
             | {
                 "context": contexts[i : i + 1],
                 "nodes": seen[min(i, len(seen) - 1)],
+                "engines": loads[min(i, len(loads) - 1)],
                 "changed": given["changed"][i],
             }
         )

@@ -209,7 +209,7 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     else:
         s.requests.status[r] = _TRANSFER
         depart(s, r, rtt_s, now_s)
-    note_own(s, dispatcher_of(s, r), j, 1, estimate_s)
+    note_own(s, r, j, 1, estimate_s)
     anchor(s, j, now_s)
 
 
@@ -228,7 +228,7 @@ def withdraw(s: State, r: int, j: int) -> None:
     note_at_nodes(s, r, -1)
     if is_engine(s, j):
         note_withdrawn(s, r, j)
-    note_own(s, dispatcher_of(s, r), j, -1, -estimate_s)
+    note_own(s, r, j, -1, -estimate_s)
 
 
 @helper(inline=True)

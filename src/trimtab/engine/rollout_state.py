@@ -22,7 +22,6 @@ from trimtab.engine.slots import occupy
 from trimtab.engine.state import State
 from trimtab.engine.telemetry import (
     begin_telemetry,
-    dispatcher_of,
     note_all_changed,
     note_own,
     show_present,
@@ -120,7 +119,7 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
     s.counts.in_nodes[0] += 1
     s.counts.in_system[0] += 1
     note_at_nodes(s, r, 1)
-    note_own(s, dispatcher_of(s, r), j, 1, rows.estimate_s[r])
+    note_own(s, r, j, 1, rows.estimate_s[r])
     if is_engine(s, j):
         note_sent(s, r, j)
         rows.status[r] = _QUEUED

@@ -178,7 +178,7 @@ ITEM = np.dtype(
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4"), ("root", "i4"), ("length", "i4")], align=True)
 LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("due", "i4")], align=True)
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
-OWN = np.dtype([("outstanding_s", "f8"), ("in_flight", "i8")], align=True)
+OWN = np.dtype([("outstanding_s", "f8"), ("tokens", "f8"), ("in_flight", "i8")], align=True)
 
 COSTS, SHARES_SERVED, SHARES_HELD = 1, 2, 3  # CONFIG.virtual_counters
 BY_CLASS, BY_TENANT = 1, 2  # CONFIG.lane_by
@@ -416,7 +416,7 @@ class State(NamedTuple):
         Any, array("i8", "engine_types", "itl_bins")
     ]  # tokens by their distance from the last
     engine_load: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # the truth
-    seen_engine_load: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # fresh: `engine_load` itself
+    seen_engine_load: Annotated[Any, array(ENGINE_LOAD, "views", "engine_nodes")]  # fresh: `engine_load`
     report_engine_load: Annotated[Any, array(ENGINE_LOAD, "reports", "engine_nodes")]
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]
     memories: Annotated[Any, ListField(Memory)]  # [dispatchers + shadows], the policies'

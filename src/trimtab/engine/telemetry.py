@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.compiled.kernel import helper
+from trimtab.domain.engines import SLOTS
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import TELEMETRY, push_event
 from trimtab.engine.state import State
@@ -64,6 +65,8 @@ def _refresh_seen(s: State, d: int, j: int) -> None:
     seen.running[j] = report.running[j]
     seen.room[j] = report.room[j] - mine
     seen.up[j] = report.up[j]
+    if s.config.engines[0] == 1:
+        _correct_engine_load(s, d, j, mine, own.tokens[j] - own_at.tokens[j])
 
 
 @helper(inline=True)
@@ -92,12 +95,14 @@ def note_all_changed(s: State) -> None:
 
 
 @helper(inline=True)
-def note_own(s: State, d: int, j: int, requests: int, estimate_s: float) -> None:
-    """Record that dispatcher d sent work to node j, or (negative) that the work left the node."""
+def note_own(s: State, r: int, j: int, requests: int, estimate_s: float) -> None:
+    """Record that the dispatcher of row r sent it to node j, or (negative) that it left the node."""
     if is_stale(s):
+        d = dispatcher_of(s, r)
         own = s.own[d]
         own.in_flight[j] += requests
         own.outstanding_s[j] += estimate_s
+        own.tokens[j] += requests * s.work.input_tokens[r]
         if own.in_flight[j] == 0:
             own.outstanding_s[j] = 0.0
         _refresh_seen(s, d, j)
@@ -126,19 +131,35 @@ def _sample(s: State, k: int) -> None:
         for j in range(len(nodes.up)):
             own_at.in_flight[j] = own.in_flight[j]
             own_at.outstanding_s[j] = own.outstanding_s[j]
+            own_at.tokens[j] = own.tokens[j]
 
 
 @helper
-def _copy_engine_load(source: Any, target: Any) -> None:
-    for j in range(len(source.step_s)):
-        target.load_factor[j] = source.load_factor[j]
-        target.step_s[j] = source.step_s[j]
-        target.kv_used[j] = source.kv_used[j]
-        target.kv_per_s[j] = source.kv_per_s[j]
-        target.kv_tokens[j] = source.kv_tokens[j]
-        target.waiting_tokens[j] = source.waiting_tokens[j]
-        target.decoding[j] = source.decoding[j]
-        target.batch_max[j] = source.batch_max[j]
+def _copy_engine_load(source: Any, target: Any, j: int) -> None:
+    target.load_factor[j] = source.load_factor[j]
+    target.step_s[j] = source.step_s[j]
+    target.kv_used[j] = source.kv_used[j]
+    target.kv_per_s[j] = source.kv_per_s[j]
+    target.kv_tokens[j] = source.kv_tokens[j]
+    target.waiting_tokens[j] = source.waiting_tokens[j]
+    target.decoding[j] = source.decoding[j]
+    target.batch_max[j] = source.batch_max[j]
+
+
+@helper
+def _correct_engine_load(s: State, d: int, j: int, mine: int, tokens: float) -> None:
+    """The reported load of engine j with what dispatcher d has sent since: its prompts are not read yet."""
+    report, seen = s.report_engine_load[s.report_of[0]], s.seen_engine_load[d]
+    _copy_engine_load(report, seen, j)
+    seen.waiting_tokens[j] = report.waiting_tokens[j] + max(0.0, tokens)
+    if s.hidden.service[j] != SLOTS:
+        g, most = s.nodes.type_idx[j], s.engine_types.batch_max[s.nodes.type_idx[j]]
+        then = s.reports[s.report_of[0]].in_flight[j] + 1
+        now = max(1, then + mine)
+        grown = s.slowdown[g, min(now, most)] * now / min(now, most)
+        seen.load_factor[j] = (
+            report.load_factor[j] * grown * min(then, most) / (s.slowdown[g, min(then, most)] * then)
+        )
 
 
 @helper
@@ -152,7 +173,8 @@ def _sample_tables(s: State, slot: int, sample: int) -> None:
     for link in range(len(s.link_active)):
         s.report_link_active[slot, link] = s.link_active[link]
     if s.config.engines[0] == 1:
-        _copy_engine_load(s.engine_load, s.report_engine_load[slot])
+        for j in range(len(s.nodes.up)):
+            _copy_engine_load(s.engine_load, s.report_engine_load[slot], j)
 
 
 @helper
@@ -175,8 +197,6 @@ def _show_tables(s: State, slot: int) -> None:
         s.use_reported_s[j] = s.report_s[slot]
     for link in range(len(s.link_active)):
         s.seen_link_active[link] = s.report_link_active[slot, link]
-    if s.config.engines[0] == 1:
-        _copy_engine_load(s.report_engine_load[slot], s.seen_engine_load)
 
 
 @helper
