@@ -67,7 +67,7 @@ class KvCost(Policy):
     When it wins / loses
         Wins where prompts share prefixes and answers are long: it weighs reading against holding. Blind to
         the speed of nodes, to the size of their memories, and to prompts that end soon. Old reports lack the
-        prompts that were sent since, so with them it herds.
+        prompts that other dispatchers have sent since.
     Deviations from the source
         Tokens replace blocks, whose size cancels out of every comparison. What a node reports replaces the
         router's own books of active blocks; a prompt that is partly read counts in both parts. Newer

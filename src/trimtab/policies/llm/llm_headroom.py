@@ -90,9 +90,8 @@ class LlmHeadroom(Policy):
     When it wins / loses
         Wins on goodput near saturation, most with unequal nodes and prompts of very unequal length. Below
         that all routers that see load are alike. Loses on the largest latency: the few longest prompts wait
-        several times as long as elsewhere; `others` = 0 gives each request the best node for itself. Herds
-        under old reports, as `kv-cost`. With targets that no request comes near, only the order of expected
-        latencies is left.
+        several times as long as elsewhere; `others` = 0 gives each request the best node for itself. With
+        targets that no request comes near, only the order of expected latencies is left.
     Deviations from the source
         There goodput decides how many GPUs read prompts and how many decode, not where a request goes.
     """

@@ -67,7 +67,7 @@ class PredictedLatency(Policy):
         O(nodes).
     When it wins / loses
         Wins where prompts and answers vary much. Packing by least headroom fills one node to its bound, where
-        a burst or a wrong prediction breaks many SLOs at once. Herds under old reports, as `kv-cost`.
+        a burst or a wrong prediction breaks many SLOs at once.
     Deviations from the source
         A formula over what nodes report replaces the boosted trees that are trained on measured requests. The
         SLOs are the policy's, not a request's; where `ttft_slo_s` is 0, a request with a deadline has the
