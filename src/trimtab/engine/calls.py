@@ -476,6 +476,11 @@ def compile_all(policies: Iterable[Policy]) -> None:
         _compiled(*needed)
 
 
+def compile_engines() -> None:
+    """Compile what nodes with engines need, or load it from the cache."""
+    _compiled(serve, SERVE)
+
+
 def compile_policies(policies: Iterable[Policy]) -> None:
     """Compile the kernels of these policies, or load them from the cache. Raises PolicyError."""
     for needed in kernels_of(policies):

@@ -8,7 +8,7 @@ from functools import partial
 from trimtab.compiled.compiling import is_compiled
 from trimtab.compiled.parallel import Job, Notice, compile_apart
 from trimtab.domain.policy import Policy
-from trimtab.engine.calls import compile_all, compile_policies, is_ready, kernels_of
+from trimtab.engine.calls import compile_all, compile_engines, compile_policies, is_ready, kernels_of
 from trimtab.policies import PolicySpec, find, names
 
 AT_ONCE = 4  # policies compiled in one job
@@ -30,10 +30,10 @@ def compile_kernels(
 
 
 def compile_everything(others: Sequence[Job], notice: Notice | None = None) -> None:
-    """Compile the loop and all policies into the cache, and run the jobs `others`."""
+    """Compile the loop, engines and all policies into the cache, and run the jobs `others`."""
     specs = [*names("dispatch"), *(f"random+{name}" for name in names("order"))]
     cold = [spec for spec in specs if not _are_compiled(find(spec))]
-    compile_apart([compile_loop, *_policy_jobs(cold), *others], notice)
+    compile_apart([compile_loop, compile_engines, *_policy_jobs(cold), *others], notice)
 
 
 def compile_loop() -> None:
