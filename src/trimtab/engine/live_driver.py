@@ -314,6 +314,13 @@ class LiveDriver:
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
+    def note_read(self, row: int) -> None:
+        """The node of a running request has read its prompt: tokens have come."""
+        work, tokens = self._work, self._work.input_tokens[row]
+        if tokens:
+            self._driver.state.engine_load["waiting_tokens"][self._rows.node_idx[row]] -= tokens
+            work.input_tokens[row] = 0
+
     def set_deadline(self, row: int, deadline_s: float) -> None:
         """Another deadline for a running request, for when it waits again."""
         self._work.deadline_s[row] = deadline_s

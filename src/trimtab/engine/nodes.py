@@ -203,6 +203,8 @@ def send(s: State, plan: Plan, order: Any, r: int, j: int, now_s: float) -> None
     note_at_nodes(s, r, 1)
     if is_engine(s, j):
         note_sent(s, r, j)
+    elif len(s.engine_load.waiting_tokens) > 0:  # of a real node; the host tells what it has read
+        s.engine_load.waiting_tokens[j] += s.work.input_tokens[r]
     rtt_s = _round_trip_s(s, r, j)
     if s.config.transfers_from_outside[0] == 1 or rtt_s < 0.0:
         enter(s, plan, order, r, j, now_s)
@@ -228,6 +230,8 @@ def withdraw(s: State, r: int, j: int) -> None:
     note_at_nodes(s, r, -1)
     if is_engine(s, j):
         note_withdrawn(s, r, j)
+    elif len(s.engine_load.waiting_tokens) > 0:
+        s.engine_load.waiting_tokens[j] -= s.work.input_tokens[r]
     note_own(s, r, j, -1, -estimate_s)
 
 

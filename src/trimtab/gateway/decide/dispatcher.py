@@ -204,6 +204,8 @@ class PolicyDispatcher(FleetListener):
         """Count output during a stream: a chunk of text is about a token."""
         pool, tenant, endpoint = self._pools.of(exchange), exchange.tenant, exchange.endpoint
         is_text = endpoint is not None and endpoint.kind not in MEDIA
+        if exchange.row >= 0:
+            pool.live.note_read(exchange.row)
         if pool.charges_cost and tenant is not None and is_text:
             pool.live.add_cost(tenant.idx, self.rules.output_weight * chunks / tenant.weight)
 

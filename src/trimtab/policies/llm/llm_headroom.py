@@ -21,8 +21,8 @@ from trimtab.policies.shared.engine_load import (
     first_token_s,
     prompt_of,
     prompt_token_s,
-    reports_memory,
     row_s,
+    tells_iterations,
     token_s,
     token_times,
 )
@@ -49,7 +49,7 @@ def _misses(view: View, work: Any, j: int, params: Any, mean_new: float, mean_ou
     ttft_s, tpot_s, steepness = params[_TTFT], params[_TPOT], params[_STEEPNESS]
     times, output, n = params[_TIMES:], max(1.0, float(work.output_tokens)), float(view.nodes.in_flight[j])
     first_s, next_s = first_token_s(view, work, j, times), token_s(view, work, j, times)
-    if not reports_memory(view, j):
+    if not tells_iterations(view, j):
         return _miss(first_s + output * next_s, ttft_s + output * tpot_s, steepness)
     prompt, new = prompt_of(view, work), prompt_of(view, work) - cached_of(view, work, j)
     own_s = new * prompt_token_s(view, work, times, j)

@@ -31,6 +31,12 @@ def reports_memory(view: View, j: int) -> bool:
 
 
 @helper(inline=True)
+def tells_iterations(view: View, j: int) -> bool:
+    """Whether node j serves a language model and tells the seconds of its iterations, as no gateway does."""
+    return len(view.engines.step_s) > 0 and view.engines.step_s[j] > 0.0
+
+
+@helper(inline=True)
 def prompt_of(view: View, work: Any) -> float:
     """Tokens of the work's prompt, at least one."""
     return float(max(1.0, work.input_tokens, view.context.prompt_tokens))
@@ -110,7 +116,7 @@ def first_token_s(view: View, work: Any, j: int, times: Any) -> float:
     memory will be full, the work waits until that share of what is there has ended.
     """
     load_s = missing_load_s(view, work, j)
-    if not reports_memory(view, j):
+    if not tells_iterations(view, j):
         saved_s = cached_of(view, work, j) * prompt_token_s(view, work, times, j)
         return expected_wait_s(view, j) + load_s + max(0.0, token_s(view, work, j, times) - saved_s)
     loads, rows, output = view.engines, view.nodes.in_flight[j] + 1.0, max(1.0, float(work.output_tokens))
@@ -127,7 +133,7 @@ def first_token_s(view: View, work: Any, j: int, times: Any) -> float:
 @helper
 def token_s(view: View, work: Any, j: int, times: Any) -> float:
     """Expected seconds between tokens of this work on node j, once all that is there decodes beside it."""
-    if not reports_memory(view, j):
+    if not tells_iterations(view, j):
         return service_s(view, work, j) / max(1.0, float(work.output_tokens))
     loads = view.engines
     more = min(view.nodes.in_flight[j] + 1, loads.batch_max[j]) - max(1, loads.decoding[j])
