@@ -380,6 +380,18 @@ def test_examples_of_clusters_are_valid(cli, tmp_path):
         assert cli("run", "--trace", trace, "--cluster", file, "--json").exit_code == 0, file
 
 
+def test_compare_says_which_policies_meet_objectives(cli, tmp_path: Path):
+    asked = ("compare", "tiny", "--seeds", "1", "--no-sweep", "--out", tmp_path, "--quiet")
+    slo = ("--slo", "completion_p99<1000s, completion_mean<1ms")
+    found = json.loads(cli(*asked, *slo, "--json").stdout)
+    easy, hard = found["met_by"]
+    assert set(found["met_by"][easy]) == {each["policy"] for each in found["results"]}
+    assert found["met_by"][hard] == []
+    assert f"{hard}: met by no policy" in cli(*asked, *slo).stdout
+    refused = cli("compare", "elastic-training", "--slo", "ttft_p99<1s")
+    assert (refused.exit_code, "ttft_p99_s" in refused.stderr) == (2, True)
+
+
 def test_quiet_says_nothing_on_stderr(cli, tmp_path: Path):
     trace, cluster = write_trace(tmp_path / "t.csv"), write_cluster(tmp_path / "c.yaml")
     assert cli("run", "--trace", trace, "--cluster", cluster, "--quiet").stderr == ""
