@@ -132,8 +132,10 @@ class RequestBuilder:
         c = exchange.class_idx = of.idx
         units, tokens = (1.0, 0.0) if facts is None else estimate(facts, of.kind, of.output)
         exchange.units = units
-        prompt = 0 if facts is None else int(facts.prompt_tokens)
-        output = max(0, int(tokens) - prompt)
+        prompt = output = 0
+        if facts is not None and of.kind not in MEDIA:
+            prompt = int(facts.prompt_tokens)
+            output = max(0, int(tokens) - prompt)
         affinity_idx, is_pinned = -1, False
         if exchange.session or exchange.only_node or (facts is not None and facts.previous_response_id):
             affinity_idx, is_pinned = self._affinity.node_of(exchange)
