@@ -13,7 +13,7 @@ import pytest
 import trimtab as tt
 from trimtab.domain.engines import LANGUAGE_MODEL, SHARED
 from trimtab.domain.requests import Reason
-from trimtab.errors import ScenarioError, UsageError
+from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import build
 from trimtab.experiments.serving.objectives import objectives_of
@@ -153,7 +153,7 @@ def test_targets_of_tokens_need_engines() -> None:
 
 
 def test_a_profile_that_is_not_there_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=PROFILE):
+    with pytest.raises(ScenarioError, match=rf"cluster\.types\.gpu\.service\.profile.*{PROFILE}"):
         build(_scenario(_parts(service={"kind": "llm", "profile": "rtx4090-llama-3.1-8"})), 0)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab.domain.engines import ENGINE_TYPE, LANGUAGE_MODEL, SHARED, Engines
-from trimtab.errors import ScenarioError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec, NodeType
 from trimtab.experiments.scenario.spec.node_services import ModelService, SharedService, TableService
@@ -55,7 +55,7 @@ def build_engines(spec: ClusterSpec, columns: RequestColumns) -> BuiltEngines | 
     slots = np.array([kind.slots for kind in kinds])
     for g, (name, kind) in enumerate(spec.types.items()):
         if isinstance(kind.service, ModelService):
-            profile = load_profile(kind.service.profile)
+            profile = _profile(name, kind.service.profile)
             assert mean is not None
             tables.append(_model(types[g : g + 1], name, kind, kind.service, profile, mean, slots[g : g + 1]))
         elif kind.service is not None:
@@ -63,6 +63,17 @@ def build_engines(spec: ClusterSpec, columns: RequestColumns) -> BuiltEngines | 
         else:
             tables.append({})
     return BuiltEngines(Engines(types, **{n: _stacked(tables, n) for n in _TABLES}), slots)
+
+
+def _profile(type_name: str, given: str) -> LatencyProfile:
+    """The profile of a node type. Raises ScenarioError, with the type, for one that is not there."""
+    try:
+        return load_profile(given)
+    except UsageError as error:
+        if error.file is not None:  # the profile's own file says where
+            raise
+        field = f"cluster.types.{type_name}.service.profile"
+        raise ScenarioError(error.problem, field=field, value=given, expected=error.expected) from error
 
 
 _TABLES = ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
