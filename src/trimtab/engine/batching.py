@@ -31,16 +31,18 @@ from trimtab.engine.engine_batch import (
     add_decoding,
     drop_decoding,
     drop_prefilling,
+    enter_batch,
     leave_batch,
     move_up,
     put,
+    reload_models,
     row_at,
 )
 from trimtab.engine.events import STEP, kind_of, push_event, serial_of
 from trimtab.engine.kv_pool import added_tokens, cached_tokens, forget_blocks, hold, let_go
-from trimtab.engine.queues import drop_first_of, enqueue, first_of
+from trimtab.engine.queues import enqueue, first_of
 from trimtab.engine.residency import acquire
-from trimtab.engine.resources import fits_beside, take
+from trimtab.engine.resources import fits_beside
 from trimtab.engine.state import State
 
 IDLE, DECODING, MIXED, PAUSED_DECODING, PAUSED_MIXED = range(5)  # ENGINE.phase
@@ -202,8 +204,8 @@ def slow_down(s: State, j: int, now_s: float) -> None:
 def pause_engine(s: State, j: int, now_s: float) -> None:
     """Node j fails and keeps its rows: the iteration under way is lost."""
     e = s.engines
+    settle(s, j, now_s)
     if e.phase[j] == DECODING:
-        _settle(s, j, _next_end(s, j, now_s) - 1)
         e.phase[j] = PAUSED_DECODING
     elif e.phase[j] == MIXED:
         e.phase[j] = PAUSED_MIXED
@@ -214,9 +216,7 @@ def pause_engine(s: State, j: int, now_s: float) -> None:
 @helper
 def resume_engine(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Node j is repaired: its rows load their models again, and the lost iteration begins anew."""
-    e, ready_s = s.engines, now_s
-    for i in range(s.nodes.running[j]):
-        ready_s = max(ready_s, acquire(s, plan, row_at(s, j, i), j, now_s))
+    e, ready_s = s.engines, reload_models(s, plan, j, now_s)
     if e.phase[j] == PAUSED_MIXED:
         e.phase[j], e.begun_s[j], e.done[j] = MIXED, ready_s, 0
         _schedule(s, j, 1)
@@ -356,11 +356,7 @@ def _preempt(s: State, j: int, now_s: float) -> None:
 def _join(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     """Row r, first in the queue, joins the batch; what of its prompt is in the memory is not read."""
     e, rows = s.engines, s.sequences
-    drop_first_of(s, j, r)
-    take(s, r, j)
-    adapter = s.work.adapter_idx[r]
-    if adapter >= 0 and s.items[j].in_use[adapter] == 1:
-        e.adapters[j] += 1
+    enter_batch(s, r, j)
     cached = cached_tokens(s, r, j)
     if len(s.pools) > 0:
         s.counts.prompt_tokens[0] += rows.prompt[r]
@@ -381,12 +377,19 @@ def _join(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     s.nodes.running[j] += 1
 
 
+@helper(inline=True)
+def step_s(s: State, j: int) -> float:
+    """Seconds of an iteration of the decoding rows alone, at their present context."""
+    e, g, n = s.engines, s.nodes.type_idx[j], s.engines.decoding[j]
+    fixed_s = s.dense_s[g, n] + s.sequence_s[g, n] + s.attention_s[g, n]
+    return float((fixed_s + s.context_s[g, n] * e.context[j]) / s.hidden.speed[j])
+
+
 @helper
 def _set_seconds(s: State, j: int) -> None:
     """Seconds of the first iteration of the present batch without prompts, and their growth."""
     e, g, n = s.engines, s.nodes.type_idx[j], s.engines.decoding[j]
-    fixed_s = s.dense_s[g, n] + s.sequence_s[g, n] + s.attention_s[g, n]
-    e.first_s[j] = (fixed_s + s.context_s[g, n] * e.context[j]) / s.hidden.speed[j]
+    e.first_s[j] = step_s(s, j)
     e.growth_s[j] = s.context_s[g, n] * n / s.hidden.speed[j]
     e.is_changed[j] = 0
 

@@ -7,8 +7,10 @@ rows whose prompts are read, in the order of their admission.
 from __future__ import annotations
 
 from trimtab.compiled.kernel import helper
-from trimtab.engine.residency import release
-from trimtab.engine.resources import give_back
+from trimtab.domain.view import Plan
+from trimtab.engine.queues import drop_first_of
+from trimtab.engine.residency import acquire, release
+from trimtab.engine.resources import give_back, take
 from trimtab.engine.state import State
 
 
@@ -99,6 +101,25 @@ def drop_prefilling(s: State, j: int, i: int) -> None:
     s.nodes.running[j] -= 1
     for k in range(i, e.decoding[j] + e.prefilling[j]):
         put(s, j, k, row_at(s, j, k + 1))
+
+
+@helper
+def enter_batch(s: State, r: int, j: int) -> None:
+    """Row r, first in the queue of node j, takes what it holds there; its model is loaded or being loaded."""
+    drop_first_of(s, j, r)
+    take(s, r, j)
+    adapter = s.work.adapter_idx[r]
+    if adapter >= 0 and s.items[j].in_use[adapter] == 1:
+        s.engines.adapters[j] += 1
+
+
+@helper
+def reload_models(s: State, plan: Plan, j: int, now_s: float) -> float:
+    """The rows of repaired node j load their models again; returns when all are ready."""
+    ready_s = now_s
+    for i in range(s.nodes.running[j]):
+        ready_s = max(ready_s, acquire(s, plan, row_at(s, j, i), j, now_s))
+    return ready_s
 
 
 @helper

@@ -27,6 +27,7 @@ from trimtab.engine.batching import (
     resume_engine,
     settle,
     slow_down,
+    step_s,
     take_out,
 )
 from trimtab.engine.bound_state import PLAN, STATE
@@ -91,11 +92,10 @@ def show_engine(s: State, j: int, now_s: float) -> None:
     seen.batch_max[j] = most
     if s.hidden.service[j] != SHARED:
         n = e.decoding[j]
+        seen.step_s[j] = step_s(s, j)
         seen.kv_tokens[j] = s.engine_types.kv_tokens[g]
         seen.kv_used[j] = e.used[j]
         seen.waiting_tokens[j] = max(0, e.waiting[j])
-        fixed_s = s.dense_s[g, n] + s.sequence_s[g, n] + s.attention_s[g, n]
-        seen.step_s[j] = (fixed_s + s.context_s[g, n] * e.context[j]) / s.hidden.speed[j]
         seen.kv_per_s[j] = n / e.first_s[j] if n > 0 and e.first_s[j] > 0.0 else 0.0
     note_change(s, j)
 

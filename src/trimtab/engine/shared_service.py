@@ -11,12 +11,19 @@ from __future__ import annotations
 from trimtab.compiled.kernel import helper
 from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
-from trimtab.engine.engine_batch import account_busy, add_decoding, drop_decoding, row_at
+from trimtab.engine.engine_batch import (
+    account_busy,
+    add_decoding,
+    drop_decoding,
+    enter_batch,
+    reload_models,
+    row_at,
+)
 from trimtab.engine.events import STEP, push_event
 from trimtab.engine.prefix_cache import has_prefixes, use_prefix
-from trimtab.engine.queues import drop_first_of, first_of
+from trimtab.engine.queues import first_of
 from trimtab.engine.residency import acquire
-from trimtab.engine.resources import fits_beside, take
+from trimtab.engine.resources import fits_beside
 from trimtab.engine.slots import service_s
 from trimtab.engine.state import State
 
@@ -63,10 +70,7 @@ def admit_shared(s: State, plan: Plan, j: int, now_s: float) -> None:
         ready_s = acquire(s, plan, r, j, now_s)
         if ready_s < 0.0:
             break
-        drop_first_of(s, j, r)
-        take(s, r, j)
-        if s.work.adapter_idx[r] >= 0 and s.items[j].in_use[s.work.adapter_idx[r]] == 1:
-            s.engines.adapters[j] += 1
+        enter_batch(s, r, j)
         s.requests.start_s[r] = now_s
         s.requests.service_start_s[r] = ready_s
         s.requests.status[r] = _RUNNING
@@ -109,8 +113,5 @@ def take_out_shared(s: State, r: int, j: int, now_s: float) -> None:
 @helper
 def resume_shared(s: State, plan: Plan, j: int, now_s: float) -> None:
     """Node j is repaired: its rows load their models again and go on."""
-    ready_s = now_s
-    for i in range(s.nodes.running[j]):
-        ready_s = max(ready_s, acquire(s, plan, row_at(s, j, i), j, now_s))
-    s.engines.begun_s[j] = ready_s
+    s.engines.begun_s[j] = reload_models(s, plan, j, now_s)
     schedule_end(s, j)

@@ -23,7 +23,7 @@ from trimtab.profiles import LatencyProfile, load_profile
 
 
 class Tokens(NamedTuple):
-    """Mean tokens of requests, and the share of the requests that they are of."""
+    """Mean tokens of requests."""
 
     prompt: float
     output: float
