@@ -152,6 +152,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
                 tuple(stretched(fault, stretch) for fault in scenario.faults),
                 tuple(stretched(entry, stretch) for entry in scenario.background),
                 cluster,
+                np.array([scenario.cluster.types[g.type].hosts for _, g in scenario.cluster.each_node()]),
                 seed,
             ),
             join_s=join_s(served),

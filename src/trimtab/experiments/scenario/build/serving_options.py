@@ -19,15 +19,22 @@ def build_options(
     faults: tuple[FaultSpec, ...],
     background: tuple[BackgroundSpec, ...],
     cluster: Cluster,
+    hosts: IntArray,
     seed: int,
 ) -> Options:
-    """Options of one run; what happens to a fraction of nodes draws the nodes from the seed."""
-    struck = [_struck(fault, cluster, generator(seed, Stream.FAULT, k)) for k, fault in enumerate(faults)]
+    """Options of one run; what happens to a fraction of nodes draws the nodes from the seed.
+
+    `hosts` [nodes]: a node that spans several is struck once for each of them.
+    """
+    host_idx = np.repeat(np.arange(cluster.n_nodes), hosts)
+    struck = [
+        _struck(fault, cluster, host_idx, generator(seed, Stream.FAULT, k)) for k, fault in enumerate(faults)
+    ]
     processes = [_processes(fault, nodes) for fault, nodes in zip(faults, struck, strict=True)]
     planned = [rows for fault, rows in zip(faults, processes, strict=True) if fault.planned]
     for k, entry in enumerate(background):
-        nodes = _struck(entry, cluster, generator(seed, Stream.BACKGROUND, k))
-        processes.append(_background(entry, nodes, cluster))
+        nodes = _struck(entry, cluster, host_idx, generator(seed, Stream.BACKGROUND, k))
+        processes.append(_background(entry, nodes, cluster, hosts))
     return Options(
         held_max=UNLIMITED if serving.held_max is None else serving.held_max,
         on_refusal=OnRefusal[serving.on_refusal.upper()],
@@ -65,9 +72,11 @@ def _noise_frac(serving: ServingSpec, cluster: Cluster) -> FloatArray | None:
     return np.array([noise.get(name, 0.0) for name in cluster.resource_names]) if noise else None
 
 
-def _struck(fault: StruckNodes, cluster: Cluster, rng: np.random.Generator) -> IntArray:
-    types, zones = np.array(cluster.type_names)[cluster.type_idx], np.array(cluster.zone_names)
-    return struck_nodes(fault, np.array(cluster.node_names), types, zones[cluster.zone_idx], rng)
+def _struck(fault: StruckNodes, cluster: Cluster, host_idx: IntArray, rng: np.random.Generator) -> IntArray:
+    """The node of each host that is struck; `host_idx` [hosts] is the node of each."""
+    names, type_idx = np.array(cluster.node_names)[host_idx], cluster.type_idx[host_idx]
+    zones = np.array(cluster.zone_names)[cluster.zone_idx[host_idx]]
+    return host_idx[struck_nodes(fault, names, np.array(cluster.type_names)[type_idx], zones, rng)]
 
 
 def struck_nodes(
@@ -77,7 +86,7 @@ def struck_nodes(
     zones: NDArray[np.str_],
     rng: np.random.Generator,
 ) -> IntArray:
-    """Nodes of a fault or of background work, by the name, type and zone of each."""
+    """Nodes (or hosts) of a fault or of background work, by the name, type and zone of each."""
     chosen = np.ones(len(names), dtype=np.bool_)
     for wanted, of_nodes in ((fault.node, names), (fault.type, types), (fault.zone, zones)):
         if wanted is not None:
@@ -98,11 +107,13 @@ def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.d
     return rows
 
 
-def _background(entry: BackgroundSpec, nodes: IntArray, cluster: Cluster) -> NDArray[np.void]:
-    """FAULT [nodes] of background work."""
+def _background(
+    entry: BackgroundSpec, nodes: IntArray, cluster: Cluster, hosts: IntArray
+) -> NDArray[np.void]:
+    """FAULT [nodes] of background work, each on one host."""
     rows, k = np.zeros(len(nodes), FAULT), cluster.resource_names.index(entry.resource)
     rows["node_idx"], rows["resource"] = nodes, 1 + k
-    rows["amount"] = entry.level_frac * cluster.capacity[nodes, k]
+    rows["amount"] = entry.level_frac * cluster.capacity[nodes, k] / hosts[nodes]
     rows["factor"] = 1.0 - entry.slowdown_frac * entry.level_frac
     rows["mtbf_s"] = np.inf if entry.off_s is None else entry.off_s
     rows["mttr_s"] = entry.on_s or 0.0

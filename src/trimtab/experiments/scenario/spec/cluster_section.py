@@ -12,6 +12,7 @@ from trimtab.domain.cluster import RESOURCES, ResourceName
 from trimtab.experiments.scenario.spec.node_services import ModelService, NodeService
 from trimtab.experiments.scenario.spec.shared_types import Capacity
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts, number_or_table
+from trimtab.validation.names import FieldError, raise_field_errors
 
 DEFAULT_ZONE = "default"
 
@@ -37,6 +38,18 @@ class NodeType(Spec):
     resources: Capacity = Field(
         {}, description="resource → capacity of a node, for classes with a demand; default: 0"
     )
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that a node spans. Its accelerators, memory, price and resources are those of all of them."""
+        return self.service.hosts if isinstance(self.service, ModelService) else 1
+
+    @model_validator(mode="after")
+    def _accelerators_of_all_hosts(self) -> NodeType:
+        if self.accelerators % self.hosts:
+            expected = f"the accelerators of all {self.hosts} hosts together, as many on each"
+            raise_field_errors([FieldError(("accelerators",), self.accelerators, expected)], "node type")
+        return self
 
 
 MOST_NODES = 1_000_000  # of a group

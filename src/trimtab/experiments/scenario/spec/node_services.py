@@ -59,6 +59,9 @@ class ModelService(Spec):
     adapters_max: int | None = Field(
         None, ge=1, description="different adapters in a batch (max_loras); null = unbounded"
     )
+    hosts: int = Field(
+        1, ge=1, le=1 << 10, description="hosts that a replica spans: it is down while any of them is"
+    )
     role: Literal["both", "prefill", "decode"] = Field(
         "both", description="what it does of requests of classes with disaggregated: true"
     )

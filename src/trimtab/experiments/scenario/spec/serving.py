@@ -103,12 +103,15 @@ class ServingSpec(Spec):
 
 
 class StruckNodes(Spec):
-    """The nodes that something happens to."""
+    """The nodes that something happens to; of nodes that span hosts, the hosts, each by itself."""
 
     node: str | None = Field(None, description="only this node, by name")
     type: str | None = Field(None, description="only nodes of this type")
     zone: str | None = Field(None, description="only nodes of this zone")
-    share_frac: Frac = Field(1.0, description="fraction of these nodes, drawn from the seed")
+    share_frac: Frac = Field(
+        1.0,
+        description="fraction of these nodes (of their hosts, where they span several), drawn from the seed",
+    )
 
 
 class BackgroundSpec(StruckNodes):
