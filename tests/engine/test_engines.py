@@ -181,3 +181,10 @@ def test_iterations_of_a_small_batch_by_hand() -> None:
     assert run.state.sequences["first_token_s"] == pytest.approx([0.020, 0.142, 1.015])
     assert run.state.requests["finish_s"] == pytest.approx([0.142, 0.175, 1.026])
     assert (run.state.requests["status"] == Status.FINISHED).all()
+
+
+def test_a_node_that_has_served_nothing_tells_its_iterations() -> None:
+    c = engine_cluster([model_type(step_s=0.25), {}], [0, 0, 1])
+    state = finished(c, token_requests(c, [0.0], [1], [1])).state
+    assert state.requests["node_idx"].tolist() == [0]
+    assert state.engine_load["step_s"].tolist() == [0.25, 0.25, 0.0]

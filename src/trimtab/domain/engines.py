@@ -32,6 +32,7 @@ ENGINE_TYPE = np.dtype(
         ("mixed_context_s", "f8"),
         ("mixed_token_s", "f8"),
         ("pair_s", "f8"),
+        ("kv_bytes_per_token", "f8"),  # of all GPUs of a replica
         ("service", "i4"),
         ("batch_max", "i4"),  # rows of a batch
         ("token_budget", "i4"),  # of an iteration: a token for each decoding row, the rest for prompts
@@ -42,6 +43,8 @@ ENGINE_TYPE = np.dtype(
     ],
     align=True,
 )
+
+ENGINE_TABLES = ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")  # of `Engines`
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,10 @@ class Need(StrEnum):
         "the dominant share that the requests of each of several tenants hold at nodes now",
         "virtual_counter",
     )
+    FULL_SPEED = (
+        "full speed",
+        "a node serves each request at full speed, however many of its slots are taken",
+    )
     HOLDING = "holding", "requests without a candidate are held, and offered again"
     CENTRAL_QUEUE = "central queue", "requests wait at the host, not in queues of the nodes"
     HELD_COMPARISON = (

@@ -39,9 +39,9 @@ def _entry(s: State, r: int, k: int, j: int) -> int:
 @helper
 def cached_tokens(s: State, r: int, j: int) -> int:
     """Tokens of row r's prompt that engine j holds and need not read again; one is always read."""
-    if len(s.pools) == 0 or r + 1 >= len(s.prompt_first):
-        return 0
-    k, most = 0, min(n_blocks(s, r), (s.sequences.prompt[r] - 1) // _block_tokens(s))
+    k, most = 0, n_blocks(s, r)
+    if most > 0:
+        most = min(most, (s.sequences.prompt[r] - 1) // _block_tokens(s))
     while k < most and _entry(s, r, k, j) >= 0:
         k += 1
     return int(k * _block_tokens(s))

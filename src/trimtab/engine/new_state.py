@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.engines import ENGINE_TYPE, SLOTS
+from trimtab.domain.engines import ENGINE_TABLES, ENGINE_TYPE, LANGUAGE_MODEL, SLOTS
 from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members, name_of
@@ -340,11 +340,7 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
     """The arrays of nodes that serve otherwise than one request a slot; empty if there are none."""
     engines, kind = cluster.engines, cluster.type_idx
     if engines is None:
-        tables = {
-            name: np.zeros((0, 1))
-            for name in ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
-        }
-        return tables | {
+        return {name: np.zeros((0, 1)) for name in ENGINE_TABLES} | {
             "engine_types": np.zeros(0, ENGINE_TYPE),
             "engines": np.zeros(0, ENGINE),
             "sequences": np.zeros(0, SEQUENCE),
@@ -364,13 +360,12 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
     rows["first_token_s"], rows["place"] = np.nan, -1
     load = zeros(ENGINE_LOAD, [cluster.n_nodes])
     load["load_factor"] = np.where(of_node["service"] == SLOTS, 1.0, engines.slowdown[kind, 1])
+    idle_s = [engines.decode_s(g, 0, 0.0) for g in kind]
+    load["step_s"] = np.where(of_node["service"] == LANGUAGE_MODEL, idle_s, 0.0)
     load["kv_tokens"], load["batch_max"] = of_node["kv_tokens"], of_node["batch_max"]
     return {
         "engine_types": engines.types,
-        **{
-            name: _numbers(getattr(engines, name))
-            for name in ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
-        },
+        **{name: _numbers(getattr(engines, name)) for name in ENGINE_TABLES},
         "engines": nodes,
         "sequences": rows,
         "batch_rows": np.full(int(places.sum()), -1, "i4"),
@@ -386,7 +381,7 @@ def _pool_arrays(kv_tokens: np.ndarray, given: dict[str, Any]) -> dict[str, Any]
     capacity = (kv_tokens // max(block_tokens, 1.0)).astype(np.int64) + 1
     pools = np.zeros(len(kv_tokens), POOL)
     pools["newest"] = pools["oldest"] = pools["free"] = -1
-    pools["capacity"], pools["begin"] = capacity, np.cumsum(capacity) - capacity
+    pools["begin"] = np.cumsum(capacity) - capacity
     many = int(capacity.sum())
     return {"pools": pools, "pool_entry": np.zeros(many, CACHED), "pool_users": np.zeros(many, "i4")}
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.engines import LANGUAGE_MODEL
+from trimtab.domain.engines import LANGUAGE_MODEL, SHARED, SLOTS
 from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
@@ -34,6 +34,10 @@ SIMULATOR: Final = Host(
         Need.VIRTUAL_COUNTERS: "`workload.tenants`, several",
         Need.DOMINANT_SHARES: "`resources` of node types and `demand` of classes",
         Need.SHARES_HELD: "`workload.tenants`, several",
+        Need.FULL_SPEED: (
+            "node types that serve a request a slot: `service: {kind: llm}` and `kind: table` serve each "
+            "slower the more there are, so a policy that packs fills one node while others idle"
+        ),
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "`queue_max` of nodes",
         Need.HELD_COMPARISON: "",
@@ -78,6 +82,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.VIRTUAL_COUNTERS: len(requests.tenant_names) > 1,
         Need.DOMINANT_SHARES: has_demand,
         Need.SHARES_HELD: len(requests.tenant_names) > 1,
+        Need.FULL_SPEED: _is_full_speed(cluster),
         Need.CENTRAL_QUEUE: np.any(cluster.queue_max < UNLIMITED),
         Need.ROLLOUT: chains is None,
         Need.CHAINS: chains is not None,
@@ -86,6 +91,17 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.RESULT_CACHE: options.results_max > 0,
     }
     return SIMULATOR.always() | {need for need, is_met in met.items() if is_met}
+
+
+def _is_full_speed(cluster: Cluster) -> bool:
+    """Whether all nodes serve as many requests as they have slots, each as fast as one alone."""
+    if cluster.engines is None:
+        return True
+    kinds = cluster.engines.types[cluster.type_idx]
+    served = np.where(kinds["service"] == SHARED, np.minimum(cluster.slots, kinds["batch_max"]), 1)
+    slowdown = cluster.engines.slowdown[cluster.type_idx, served]
+    is_shared_well = (kinds["service"] == SHARED) & (slowdown <= 1.0)
+    return bool((is_shared_well | (kinds["service"] == SLOTS)).all())
 
 
 def degraded(

@@ -156,9 +156,8 @@ POOL = np.dtype(
         ("newest", "i4"),
         ("oldest", "i4"),
         ("length", "i4"),  # entries in use or free
-        ("capacity", "i4"),
-        ("begin", "i8"),
         ("free", "i4"),  # first free entry; -1 = none
+        ("begin", "i8"),
     ],
     align=True,
 )  # blocks of a node's KV memory, as CACHE

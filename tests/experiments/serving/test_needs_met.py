@@ -87,7 +87,9 @@ def met(c: Cluster = PLAIN, options: Options | None = None, **changed: Any) -> f
 
 def test_a_plain_cluster_provides_nothing_but_the_loop() -> None:
     c = replace(PLAIN, load_s=np.zeros_like(PLAIN.load_s), usd_per_hour=np.zeros(2))
-    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset({Need.ROLLOUT})
+    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset(
+        {Need.ROLLOUT, Need.FULL_SPEED}
+    )
 
 
 def test_rollouts_do_not_model_chains() -> None:
@@ -135,6 +137,7 @@ def test_a_scenario_provides_what_it_declares(need: Need, provided: Any) -> None
         (Need.STALE_REPORTS, lambda: met(options=Options(dispatchers=2))),
         (Need.PRIORITIES, lambda: met(priority=3)),  # all alike
         (Need.ENGINE_LOAD, lambda: met(engine_cluster([shared_type(np.ones(3)), {}], [0, 1]))),
+        (Need.FULL_SPEED, lambda: met(engine_cluster([model_type(), {}], [0, 1]))),
         (Need.BATCHING, lambda: met(options=Options(batch_marginal_frac=np.array([-1.0])))),
     ],
 )  # fmt: skip
@@ -169,7 +172,8 @@ def test_a_composite_needs_what_its_candidates_need_and_does_as_they_do_without(
             return (*super().candidates, First())
 
     either, neither = Either(), Neither()
-    assert either.all_needs == {Need.RESOURCES, Need.HOLDING, Need.ZONES, Need.LINKS, Need.RESIDENCY}
+    best_fit = {Need.RESOURCES, Need.RESIDENCY, Need.HOLDING, Need.FULL_SPEED}
+    assert either.all_needs == best_fit | {Need.ZONES, Need.LINKS}
     assert either.without(Need.RESOURCES) == find("best-fit").dispatch.without(Need.RESOURCES)
     assert neither.without(Need.ZONES) is None
     assert neither.without(Need.LINKS) is not None

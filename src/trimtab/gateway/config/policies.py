@@ -68,6 +68,7 @@ GATEWAY: Final = Host(
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
         Need.SHARES_HELD: "",
+        Need.FULL_SPEED: "",  # a node's capacity is what it serves well
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "",
         Need.HELD_COMPARISON: "",

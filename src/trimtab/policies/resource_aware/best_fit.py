@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trimtab.domain.needs import Need
 from trimtab.policies.shared.room import RoomPolicy
 
 
@@ -32,8 +33,9 @@ class BestFit(RoomPolicy):
     When it wins / loses
         Wins where some requests need most of a node: small ones do not scatter over all. Knows neither
         speeds nor models nor distances, so it loses to policies of expected completion on unequal nodes;
-        the head of the central queue holds back others that would fit. Packing is the wrong aim for engines,
-        which serve each request slower the more there are: one is filled while others idle.
+        the head of the central queue holds back others that would fit. Packing is the wrong aim where a node
+        serves each request slower the more there are, as language models do: one is filled while others idle.
+        There it is refused.
     Deviations from the source
         Requests leave again, and bins are unequal. Requests that were sent to a node and do not run yet are
         assumed to need as much as this one. Where no resources are modelled, slots are the only one. The
@@ -42,3 +44,4 @@ class BestFit(RoomPolicy):
     """
 
     name: ClassVar[str] = "best-fit"
+    needs: ClassVar[frozenset[Need]] = RoomPolicy.needs | {Need.FULL_SPEED}

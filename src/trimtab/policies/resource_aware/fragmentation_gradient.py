@@ -176,7 +176,8 @@ class FragmentationGradient(Policy):
         Wins where the accelerators fill up with requests of many shapes, small ones beside large, and keep
         them: the last percents stay usable. Where requests leave again and a node's accelerators are one
         pool, it does no better than best fit. Knows neither speeds nor models nor distances, so it loses to
-        policies of expected completion on unequal nodes.
+        policies of expected completion on unequal nodes. Refused, as best fit is, where a node serves each
+        request slower the more there are.
     Deviations from the source
         Classes' frequencies are counted as requests come, one request of each being given at the start, and
         looked at anew at each of the first 64 and then at each 64th (there: those of the most frequent shapes
@@ -190,7 +191,7 @@ class FragmentationGradient(Policy):
     """
 
     name: ClassVar[str] = "fragmentation-gradient"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.RESOURCES, Need.HOLDING, Need.FULL_SPEED})
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.RESOURCES: SLOTS_ONLY,
     }

@@ -18,11 +18,9 @@ from trimtab.domain.requests import TRUTH
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.chain_rows import keys_of
 from trimtab.experiments.scenario.build.generated import RequestColumns
-from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
-from trimtab.profiles import load_profile
 
 GIB = 2.0**30
 ROLES = ("prefill", "decode")
@@ -61,20 +59,14 @@ def with_roles(scenario: Scenario, served: Served) -> Served:
     return replace(served, classes=classes, roles=roles)
 
 
-def kv_bytes_per_token(spec: ClusterSpec) -> float:
-    """Bytes of KV memory that a token takes, of all GPUs of a replica; the most of any type."""
-    most = 0.0
-    for kind in spec.types.values():
-        if isinstance(kind.service, ModelService):
-            profile = load_profile(kind.service.profile)
-            most = max(most, profile.kv_bytes_per_token * profile.tensor_parallel)
-    return most
-
-
 def disaggregated_chains(
-    spec: ClusterSpec, served: Served, columns: RequestColumns, cluster: Cluster, error: np.ndarray
+    served: Served, columns: RequestColumns, cluster: Cluster, error: np.ndarray
 ) -> Chains:
-    """Two stages for each request of a disaggregated class; `error` [requests] is that of estimated sizes."""
+    """Two stages for each request of a disaggregated class; `error` [requests] is that of estimated sizes.
+
+    A token of the prompt moves as many bytes as it takes on the node type where it takes most.
+    """
+    assert cluster.engines is not None
     assert columns.prompt_tokens is not None
     assert columns.output_tokens is not None
     names = list(served.classes)
@@ -108,7 +100,7 @@ def disaggregated_chains(
     work["next_class_idx"][read] = work["class_idx"][made]
     work["key"] = keys_of(2 * n)
     output_gib, skipped = np.zeros(2 * n), np.zeros(2 * n, np.bool_)
-    output_gib[read] = prompt * kv_bytes_per_token(spec) / GIB
+    output_gib[read] = prompt * cluster.engines.types["kv_bytes_per_token"].max() / GIB
     skipped[made] = output <= 1
     return Chains(
         templates=templates_of(dict.fromkeys(parents, graph)),

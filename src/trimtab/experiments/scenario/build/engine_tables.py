@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.domain.engines import ENGINE_TYPE, LANGUAGE_MODEL, SHARED, Engines
+from trimtab.domain.engines import ENGINE_TABLES, ENGINE_TYPE, LANGUAGE_MODEL, SHARED, Engines
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec, NodeType
@@ -62,7 +62,7 @@ def build_engines(spec: ClusterSpec, columns: RequestColumns) -> BuiltEngines | 
             tables.append(_shared(types[g : g + 1], kind.service, kind.slots))
         else:
             tables.append({})
-    return BuiltEngines(Engines(types, **{n: _stacked(tables, n) for n in _TABLES}), slots)
+    return BuiltEngines(Engines(types, **{n: _stacked(tables, n) for n in ENGINE_TABLES}), slots)
 
 
 def _profile(type_name: str, given: str) -> LatencyProfile:
@@ -74,9 +74,6 @@ def _profile(type_name: str, given: str) -> LatencyProfile:
             raise
         field = f"cluster.types.{type_name}.service.profile"
         raise ScenarioError(error.problem, field=field, value=given, expected=error.expected) from error
-
-
-_TABLES = ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")
 
 
 def _stacked(tables: Sequence[dict[str, FloatArray]], name: str) -> FloatArray:
@@ -140,6 +137,7 @@ def _model(
     row["service"], row["batch_max"], row["token_budget"] = LANGUAGE_MODEL, batch_max, budget
     for field in ("mixed_s", "mixed_row_s", "mixed_context_s", "mixed_token_s", "pair_s"):
         row[field] = getattr(profile, field)
+    row["kv_bytes_per_token"] = profile.kv_bytes_per_token * profile.tensor_parallel
     row["kv_tokens"], row["kv_kept"] = kv_tokens, int(service.watermark_frac * kv_tokens)
     row["adapters_max"], row["by_priority"] = service.adapters_max or 0, service.preempt == "priority"
     if kind.slots == 1:
@@ -149,7 +147,7 @@ def _model(
 
 def _slowdown(row: np.ndarray, tables: dict[str, FloatArray], mean: Tokens, slots: int) -> FloatArray:
     """Seconds of a mean request in a batch of so many, over those in a batch of `slots`, [rows]."""
-    alone = Engines(row, **{n: tables.get(n, np.ones(1))[None] for n in _TABLES})
+    alone = Engines(row, **{name: table[None] for name, table in tables.items()}, slowdown=np.ones((1, 1)))
     rows = np.arange(int(row["batch_max"][0]) + 1)
     reading_s = float(alone.prompt_s(0, np.array([mean.prompt]))[0])
     seconds = alone.decode_s(0, rows, rows * mean.held) + rows * reading_s / mean.output

@@ -120,7 +120,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
         )
     elif served.roles:
         error = output_error(workload, columns, seed)
-        chains = disaggregated_chains(scenario.cluster, served, columns, cluster, error)
+        chains = disaggregated_chains(served, columns, cluster, error)
     else:
         chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)
     path_s = None if chains is None else _path_estimates_s(chains)
