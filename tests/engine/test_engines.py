@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.engines import (
     engine_cluster,
     finished,
+    measured_type,
     model_type,
     shared_type,
     token_requests,
@@ -68,6 +69,9 @@ def _kinds(g: np.random.Generator, on_grid: bool) -> list[dict[str, Any]]:
         kinds[1] = {}
     elif other < 0.5:
         kinds[1] = shared_type(np.maximum(1.0, np.arange(9) / int(g.integers(1, 4))))
+    elif other < 0.75:
+        seconds = np.cumsum(1 + g.integers(0, 3, (9, 3)), axis=1) * (1.0 if on_grid else 0.3 + g.random())
+        kinds[1] = measured_type([1, 8, 24], seconds)
     return kinds
 
 

@@ -33,6 +33,16 @@ def shared_type(slowdown: np.ndarray) -> dict[str, Any]:
     return {"service": SHARED, "batch_max": len(slowdown) - 1, "slowdown": slowdown}
 
 
+def measured_type(size_at: Any, measured_s: Any) -> dict[str, Any]:
+    """A node type that serves all its requests at once, in `measured_s` [1 + most, sizes] seconds."""
+    seconds = np.asarray(measured_s, float)
+    return shared_type(np.ones(len(seconds))) | {
+        "sizes": len(size_at),
+        "size_at": np.asarray(size_at, float),
+        "measured_s": seconds,
+    }
+
+
 def engines_of(kinds: list[dict[str, Any]]) -> Engines:
     """Engines of node types; {} is a type with slots."""
     rows = max(int(kind.get("batch_max", 0)) for kind in kinds) + 1
@@ -49,7 +59,14 @@ def engines_of(kinds: list[dict[str, Any]]) -> Engines:
             slowdown[g] = 1.0 + 0.1 * np.arange(rows)
         if "slowdown" in kind:
             slowdown[g, : len(kind["slowdown"])] = kind["slowdown"]
-    return Engines(types, dense, zero.copy(), attention, context, slowdown)
+    sizes = max(1, *(int(kind.get("sizes", 0)) for kind in kinds))
+    size_at, measured = np.zeros((len(kinds), sizes)), np.zeros((*shape, sizes))
+    for g, kind in enumerate(kinds):
+        if "sizes" in kind:
+            seconds = kind["measured_s"]
+            size_at[g, : seconds.shape[1]] = kind["size_at"]
+            measured[g, : seconds.shape[0], : seconds.shape[1]] = seconds
+    return Engines(types, dense, zero.copy(), attention, context, slowdown, size_at, measured)
 
 
 def engine_cluster(

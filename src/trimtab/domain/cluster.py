@@ -94,6 +94,15 @@ class Cluster:
         np.logical_or.at(holds, self.type_idx, fits)
         return holds.T
 
+    def fits_engines(self, class_idx: Ints, size: Floats, tokens: Ints) -> NDArray[np.bool_]:
+        """Whether some node that serves its class can serve each request's size and tokens, [requests]."""
+        if self.engines is None:
+            return np.ones(len(size), np.bool_)
+        fits = np.zeros(len(size), np.bool_)
+        for g in np.unique(self.type_idx):
+            fits |= np.isfinite(self.fixed_s[class_idx, g]) & self.engines.holds(g, size, tokens)
+        return fits
+
     def best_estimate_s(self, class_idx: Ints, size: Floats) -> Floats:
         """Least service seconds over the nodes' types for each request, [requests]; inf = none serves it."""
         best = np.full(len(size), np.inf)

@@ -1,9 +1,12 @@
 """How nodes serve requests other than one per slot: engines, by node type. Pure data.
 
 A *shared* node serves all its requests at once, each at a speed that falls with their number: processor
-sharing. A node that serves a *language model* works in iterations over a batch (continuous batching, Yu et
-al., "Orca", OSDI 2022, §3; chunked prefill, Agrawal et al., "Sarathi-Serve", OSDI 2024, §4), under the bounds
-of vLLM's scheduler.
+sharing. Where its seconds were *measured* by the number of requests and their size, a request of size x that
+is served beside n − 1 others throughout takes measured_s[n, x], linear between the sizes.
+
+A node that serves a *language model* works in iterations over a batch (continuous batching, Yu et al.,
+"Orca", OSDI 2022, §3; chunked prefill, Agrawal et al., "Sarathi-Serve", OSDI 2024, §4), under the bounds of
+vLLM's scheduler.
 
 The seconds of an iteration with n decoding rows of c tokens of context in all, and m rows of which p prompt
 tokens are read, beside `pairs` pairs of tokens that attend to each other, are
@@ -34,6 +37,7 @@ ENGINE_TYPE = np.dtype(
         ("pair_s", "f8"),
         ("kv_bytes_per_token", "f8"),  # of all GPUs of a replica
         ("service", "i4"),
+        ("sizes", "i4"),  # that were measured, and no larger one is served; 0 = `slowdown` holds for any size
         ("batch_max", "i4"),  # rows of a batch
         ("token_budget", "i4"),  # of an iteration: a token for each decoding row, the rest for prompts
         ("adapters_max", "i4"),  # different adapters in a batch; 0 = unbounded
@@ -44,7 +48,8 @@ ENGINE_TYPE = np.dtype(
     align=True,
 )
 
-ENGINE_TABLES = ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown")  # of `Engines`
+# Of `Engines`.
+ENGINE_TABLES = ("dense_s", "sequence_s", "attention_s", "context_s", "slowdown", "size_at", "measured_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +64,9 @@ class Engines:
     sequence_s: Floats  # [types, rows]
     attention_s: Floats  # [types, rows]
     context_s: Floats  # [types, rows]
-    slowdown: Floats  # [types, rows] of shared nodes: seconds of a request beside so many over those alone
+    slowdown: Floats  # [types, rows] seconds of a request among so many, over those that are estimated
+    size_at: Floats  # [types, sizes] rising, of types that were measured by size
+    measured_s: Floats  # [types, rows, sizes]
 
     def __post_init__(self) -> None:
         """Raises ValueError for tables that are too short, or times that are not above 0."""
@@ -67,12 +74,26 @@ class Engines:
             rows, budget = int(kind["batch_max"]), int(kind["token_budget"])
             if kind["service"] == SHARED and not (self.slowdown[g, 1 : rows + 1] > 0.0).all():
                 raise ValueError(f"slowdown of type {g}: expected numbers above 0")
+            sizes = int(kind["sizes"])
+            if sizes and not (self.measured_s[g, 1 : rows + 1, :sizes] > 0.0).all():
+                raise ValueError(f"measured_s of type {g}: expected seconds above 0")
             if kind["service"] != LANGUAGE_MODEL:
                 continue
             if self.dense_s.shape[1] <= max(budget, rows) or self.context_s.shape[1] <= rows:
                 raise ValueError(f"tables of type {g}: expected {budget} tokens and {rows} rows")
             if not (self.decode_s(g, np.arange(1, rows + 1), 0.0) > 0.0).all():
                 raise ValueError(f"tables of type {g}: expected iterations that take time")
+
+    def among_s(self, g: int, rows: int, size: Floats) -> Floats:
+        """Seconds of requests of these sizes among so many in all on type g, measured by size, [requests]."""
+        sizes = int(self.types["sizes"][g])
+        return np.interp(size, self.size_at[g, :sizes], self.measured_s[g, rows, :sizes])
+
+    def holds(self, g: int, size: Floats, tokens: NDArray[Any] | int) -> NDArray[np.bool_]:
+        """Whether type g can serve requests of these sizes and tokens, prompt and output, [requests]."""
+        sizes, kv_tokens = int(self.types["sizes"][g]), int(self.types["kv_tokens"][g])
+        size_max = self.size_at[g, sizes - 1] if sizes else np.inf
+        return (size <= size_max) & (tokens <= (kv_tokens or np.inf))
 
     def decode_s(self, g: int, rows: NDArray[Any] | int, context: NDArray[Any] | float) -> Floats:
         """Seconds of an iteration of so many decoding rows with so much context in all on type g, [rows]."""

@@ -132,6 +132,9 @@ def true_service_on_s(cluster: Cluster, requests: Requests, g: int) -> NDArray[n
     if engines is not None and engines.types["service"][g] == LANGUAGE_MODEL:
         alone_s = engines.alone_s(g, requests.work["input_tokens"], truth["output_tokens"])
         return np.where(np.isfinite(cluster.fixed_s[c, g]), alone_s, np.inf)
+    if engines is not None and engines.types["sizes"][g] > 0:
+        measured_s = engines.among_s(g, 1, truth["units"]) * truth["factor"]
+        return np.where(np.isfinite(cluster.fixed_s[c, g]), measured_s, np.inf)
     nominal_s = cluster.fixed_s[c, g] + cluster.unit_s[c, g] * truth["units"]
     served_s: NDArray[np.float64] = nominal_s * truth["factor"]
     return served_s

@@ -365,7 +365,7 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
     load["kv_tokens"], load["batch_max"] = of_node["kv_tokens"], of_node["batch_max"]
     return {
         "engine_types": engines.types,
-        **{name: _numbers(getattr(engines, name)) for name in ENGINE_TABLES},
+        **{name: _numbers(getattr(engines, name)).reshape(len(engines.types), -1) for name in ENGINE_TABLES},
         "engines": nodes,
         "sequences": rows,
         "batch_rows": np.full(int(places.sum()), -1, "i4"),

@@ -35,7 +35,7 @@ from trimtab.engine.service import (
     SETTLE,
     SLOW,
     ask,
-    fits_memory,
+    fits_engine,
     is_engine,
     note_sent,
     note_withdrawn,
@@ -91,7 +91,7 @@ def accepts(s: State, r: int, j: int) -> bool:
         return False
     if s.config.placement_terms[0] == 1 and not _accepts_live(s, r, j):
         return False
-    if not fits_beside_placed(s, r, j) or (is_engine(s, j) and not fits_memory(s, r, j)):
+    if not fits_beside_placed(s, r, j) or (is_engine(s, j) and not fits_engine(s, r, j)):
         return False
     adapter = s.work.adapter_idx[r]
     if adapter >= 0 and s.item_gib[s.work.model_idx[r]] + s.item_gib[adapter] > s.hidden.memory_gib[j]:

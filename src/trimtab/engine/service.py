@@ -55,10 +55,14 @@ def is_engine(s: State, j: int) -> bool:
 
 
 @helper(inline=True)
-def fits_memory(s: State, r: int, j: int) -> bool:
-    """Whether the tokens of row r, all at the end, fit the KV memory of engine j."""
-    kv_tokens = s.engine_types.kv_tokens[s.nodes.type_idx[j]]
-    return bool(kv_tokens == 0 or s.work.input_tokens[r] + s.truth.output_tokens[r] <= kv_tokens)
+def fits_engine(s: State, r: int, j: int) -> bool:
+    """Whether all tokens of row r fit the KV memory of engine j, and its size those that were measured."""
+    g = s.nodes.type_idx[j]
+    kind = s.engine_types[g]
+    if kind.sizes > 0 and s.truth.units[r] > s.size_at[g, kind.sizes - 1]:
+        return False
+    tokens = s.work.input_tokens[r] + s.truth.output_tokens[r]
+    return bool(kind.kv_tokens == 0 or tokens <= kind.kv_tokens)
 
 
 @helper

@@ -404,6 +404,8 @@ class State(NamedTuple):
     attention_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
     context_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
     slowdown: Annotated[Any, array("f8", "engine_types", "batch_sizes")]
+    size_at: Annotated[Any, array("f8", "engine_types", "measured_sizes")]
+    measured_s: Annotated[Any, array("f8", "engine_types", "measured_places")]  # [types, rows · sizes]
     engines: Annotated[Any, array(ENGINE, "engine_nodes")]
     sequences: Annotated[Any, array(SEQUENCE, "engine_rows")]
     batch_rows: Annotated[Any, array("i4", "batch_places")]  # decoding rows, a heap; then those that are read

@@ -41,6 +41,7 @@ SERVED = (
     "moe_ep_size", "silicon_data_source", "isl", "osl", "silicon_tpot_ms",
 )  # fmt: skip
 ROWS = ("batch", "context", "prompt_tokens", "seconds")
+TABLE = ("batch", "size", "seconds")  # of node types with kind: table
 KINDS = {
     "attention": ATTENTION,
     "dense": DENSE,
@@ -75,20 +76,50 @@ def read_measurements(path: Path) -> MeasurementFile:
 
     Raises UsageError: it cannot be read, its columns are those of no kind, or a number is none or negative.
     """
+    kind, table = _read(path, KINDS)
+    return MeasurementFile(path, kind, table)
+
+
+def read_table(path: Path) -> dict[int, dict[float, float]]:
+    """Seconds by number of requests and size, from a CSV file with the columns of TABLE, also .gz.
+
+    Of several measurements of a number and size the mean. Raises UsageError as `read_measurements` does, and
+    for numbers of requests that are not whole, seconds of 0, and no rows.
+    """
+    _, table = _read(path, {"table": TABLE})
+    found: dict[tuple[int, float], list[float]] = {}
+    for line, (batch, size, seconds) in enumerate(zip(*(table[name] for name in TABLE), strict=True), 2):
+        for field, text, is_right, expected in (
+            ("batch", batch, float(batch) >= 1 and float(batch) % 1 == 0, "a whole number from 1 on"),
+            ("seconds", seconds, float(seconds) > 0, "a number above 0"),
+        ):
+            if not is_right:
+                where = f"{path}: row {line - 1}"
+                raise UsageError("cannot be used", file=where, field=field, value=text, expected=expected)
+        found.setdefault((int(float(batch)), float(size)), []).append(float(seconds))
+    means: dict[int, dict[float, float]] = {}
+    for (n, x), each in sorted(found.items()):
+        means.setdefault(n, {})[x] = sum(each) / len(each)
+    return means
+
+
+def _read(path: Path, kinds: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, list[str]]]:
+    """The first of these kinds whose columns a CSV file has, and these columns. Raises UsageError."""
     file = str(path)
     reader = csv.reader(io.StringIO(text_of(path)))
     head = next(reader, [])
-    kind = next((name for name, columns in KINDS.items() if set(columns) <= set(head)), None)
+    kind = next((name for name, columns in kinds.items() if set(columns) <= set(head)), None)
     if kind is None:
-        raise UsageError("unknown columns", file=file, value=",".join(head), expected=_nearest_kind(head))
-    wanted = {name: head.index(name) for name in KINDS[kind]}
+        expected = _nearest_kind(head, kinds)
+        raise UsageError("unknown columns", file=file, value=",".join(head), expected=expected)
+    wanted = {name: head.index(name) for name in kinds[kind]}
     table: dict[str, list[str]] = {name: [] for name in wanted}
     for row in reader:
         for name, i in wanted.items():
             table[name].append(_checked(row, i, name, f"{file}: line {reader.line_num}"))
-    if not table[KINDS[kind][0]]:
+    if not table[kinds[kind][0]]:
         raise UsageError("no rows", file=file, expected="a row of numbers at least")
-    return MeasurementFile(path, kind, table)
+    return kind, table
 
 
 def text_of(path: Path) -> str:
@@ -102,12 +133,12 @@ def text_of(path: Path) -> str:
         raise UsageError("cannot be read", file=str(path), expected="CSV, also as .gz") from error
 
 
-def _nearest_kind(head: Collection[str]) -> str:
+def _nearest_kind(head: Collection[str], kinds: Mapping[str, Sequence[str]]) -> str:
     """Missing columns of the kind that shares most with these."""
-    best = max(KINDS.values(), key=lambda columns: len(set(columns) & set(head)) / len(columns))
+    best = max(kinds.values(), key=lambda columns: len(set(columns) & set(head)) / len(columns))
     missing = [name for name in best if name not in head]
     if len(missing) == len(best):
-        return f"columns such as {','.join(ROWS)}"
+        return f"columns such as {','.join(list(kinds.values())[-1])}"
     return f"also the columns {', '.join(missing)}, beside {', '.join(n for n in best if n in head)}"
 
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 import trimtab as tt
 from trimtab.domain.engines import LANGUAGE_MODEL, SHARED
 from trimtab.domain.requests import Reason
-from trimtab.errors import ScenarioError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import build
+from trimtab.experiments.scenario.loader import load_cluster
+from trimtab.experiments.scenario.spec.node_services import TableService
 from trimtab.experiments.serving.objectives import objectives_of
 
 PROFILE = "rtx4090-llama-3.1-8b"
@@ -114,6 +117,88 @@ def test_a_measured_slowdown_and_a_shared_processor() -> None:
     assert built.cluster.engines.types["service"][0] == SHARED
     assert built.cluster.engines.slowdown[0] == pytest.approx([1.0, *np.linspace(1.0, 2.0, 8)])
     assert tt.simulate(_scenario(parts), "least-expected-completion").metrics["finished_frac"] == 1.0
+
+
+SECONDS = {1: {100: 1.0, 300: 2.0}, 4: {100: 1.6, 300: 5.0}}
+CSV = "batch,size,seconds\n1,100,0.9\n1,100,1.1\n1,300,2\n4,300,5\n4,100,1.6\n"
+
+
+def _measured(tmp_path: Path, size: Any = 200, text: str = CSV, **service: Any) -> dict[str, Any]:
+    (tmp_path / "measured.csv").write_text(text)
+    parts = _parts(
+        service={"kind": "table", **(service or {"file": str(tmp_path / "measured.csv")})}, slots=2
+    )
+    parts["workload"]["generate"]["mix"]["chat"]["size"] = size
+    return parts
+
+
+def test_seconds_by_number_and_size_from_a_file_and_from_the_scenario(tmp_path: Path) -> None:
+    """Among two 100 takes 1.2 s and 300 takes 3 s: a line from 0.3 s on, by 9 ms a unit."""
+    sizes = {"distribution": "choice", "values": {100: 1, 300: 1}}
+    from_file, given = (
+        build(_scenario(_measured(tmp_path, sizes, **service)), 0) for service in ({}, {"seconds": SECONDS})
+    )
+    for built in (from_file, given):
+        engines = built.cluster.engines
+        assert engines is not None
+        assert engines.types[["service", "batch_max", "sizes"]][0].tolist() == (SHARED, 4, 2)
+        assert engines.measured_s[0, 1:] == pytest.approx(np.array([[1, 2], [1.2, 3], [1.4, 4], [1.6, 5]]))
+        assert (built.cluster.fixed_s[0, 0], built.cluster.unit_s[0, 0]) == pytest.approx((0.3, 0.009))
+        assert engines.slowdown[0, 2] == 1.0
+    assert from_file.requests.work.tobytes() == given.requests.work.tobytes()
+    assert tt.simulate(_scenario(_measured(tmp_path)), "round-robin").metrics["finished_frac"] == 1.0
+
+
+def test_paths_of_a_cluster_file_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "gpus.yaml").write_text(
+        "types: {gpu: {memory_gib: 24, service: {kind: table, file: measured.csv}}}\n"
+        "nodes: [{type: gpu}]\nclasses: {chat: {}}\n"
+    )
+    service = load_cluster(tmp_path / "gpus.yaml").cluster.types["gpu"].service
+    assert isinstance(service, TableService)
+    assert service.file == tmp_path / "measured.csv"
+
+
+def test_sizes_beyond_the_largest_measured_one_are_rejected(tmp_path: Path) -> None:
+    sizes = {"distribution": "choice", "values": {300: 1, 301: 1}}
+    run = tt.simulate(_scenario(_measured(tmp_path, sizes)), "least-connections")
+    reasons, units = run.records.requests.reason, run.requests["units"].to_numpy()
+    assert (reasons[units > 300] == Reason.FITS_NO_NODE).all()
+    assert run.records.requests.finished[units == 300].all()
+    assert 0.0 < run.metrics["finished_frac"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch,size\n1,100\n", r"measured\.csv: unknown columns .*also the columns seconds"),
+        ("batch,size,seconds\n", r"measured\.csv: no rows"),
+        ("batch,size,seconds\n1.5,100,1\n", r"row 1: batch: .*'1\.5'.*a whole number from 1 on"),
+        ("batch,size,seconds\n1,100,1\n2,100,0\n", r"row 2: seconds: .*'0'.*a number above 0"),
+        ("batch,size,seconds\n1,100,-1\n", r"line 2: seconds: .*'-1'.*a number from 0 on"),
+        ("batch,size,seconds\n1,100,1\n2,300,1\n", r"size: .*got 300\.0.*a row with batch 1"),
+    ],
+)
+def test_measurements_that_make_no_table_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(_scenario(_measured(tmp_path, text=text)), 0)
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        (
+            {"seconds": {1: {100: 1}, 2: {200: 1}}},
+            "every size at every number .*, also size 200 at 1",
+        ),
+        ({"seconds": {0: {100: 1}}}, "greater than or equal to 1"),
+        ({"seconds": SECONDS, "slowdown": {1: 1}}, "one of slowdown, seconds and file"),
+        ({"slowdown": None}, "one of slowdown, seconds and file"),
+    ],
+)
+def test_a_table_is_given_once_and_whole(tmp_path: Path, service: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        _scenario(_measured(tmp_path, **service))
 
 
 def test_prompts_that_no_memory_holds_are_rejected() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.from_recording import scenario_of
-from trimtab.experiments.scenario.scenario_files import GivenScenario, ScenarioFiles
+from trimtab.experiments.scenario.scenario_files import GivenScenario, ScenarioFiles, in_folder
 from trimtab.experiments.scenario.spec.scenario import ClusterPart, Scenario
 from trimtab.traces.gateway_recording import is_recording
 from trimtab.validation.problems import checked
@@ -47,8 +47,8 @@ def parse_cluster(given: str | Mapping[Any, Any], file: str = "cluster") -> Clus
 
 
 def part_of(data: dict[Any, Any], path: str | Path) -> ClusterPart:
-    """The cluster of the values of a file; see `load_cluster`. Raises ScenarioError."""
-    file = str(path)
+    """The cluster of the values of a file, whose paths are relative to it. Raises ScenarioError."""
+    file, data = str(path), in_folder(data, Path(path).parent)
     if "cluster" not in data:
         beside = {key: data.pop(key) for key in CLUSTER_SECTION_KEYS if key in data}
         data = {"cluster": data, **beside}

@@ -52,7 +52,7 @@ class ScenarioFiles(Generic[F]):
         """
         data = _data(given, file, self.keys) if isinstance(given, str) else dict(given)
         data.setdefault("name", Path(file).stem)
-        values = _in_folder(data, folder)
+        values = in_folder(data, folder)
         return checked(lambda: self.model.model_validate(values), self.model, file, ScenarioError)
 
     def load(self, given: GivenScenario) -> F:
@@ -155,13 +155,13 @@ def _data(text: str, file: str, keys: str) -> dict[Any, Any]:
     return parsed_yaml(text, file, ScenarioError, "no scenario", f"keys such as {keys}")
 
 
-def _in_folder(value: Any, folder: Path | None) -> Any:
-    """The data with every relative path resolved against the folder of the scenario file."""
+def in_folder(value: Any, folder: Path | None) -> Any:
+    """The data with every relative path resolved against the folder of their file."""
     if folder is None:
         return value
     if isinstance(value, dict):
         return {
-            k: str(folder / v) if k in PATH_KEYS and isinstance(v, str) else _in_folder(v, folder)
+            k: str(folder / v) if k in PATH_KEYS and isinstance(v, str) else in_folder(v, folder)
             for k, v in value.items()
         }
-    return [_in_folder(v, folder) for v in value] if isinstance(value, list) else value
+    return [in_folder(v, folder) for v in value] if isinstance(value, list) else value

@@ -194,6 +194,8 @@ def _fill(
                 work["model_idx"][rows] = first_model[family] + drawn_model
     chains.output_gib[chains.is_skipped] = 0.0
     work["estimate_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
+    fits = cluster.fits_engines(work["class_idx"], truth["units"], np.zeros(len(work), np.int64))
+    work["estimate_s"][~fits] = np.inf
     work["key"] = keys_of(len(work))
 
 

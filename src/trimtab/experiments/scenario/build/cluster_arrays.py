@@ -21,7 +21,12 @@ import numpy.typing as npt
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.view import UNLIMITED
 from trimtab.errors import ScenarioError, TrimtabError
-from trimtab.experiments.scenario.build.engine_tables import BuiltEngines, build_engines, mean_service_s
+from trimtab.experiments.scenario.build.engine_tables import (
+    BuiltEngines,
+    build_engines,
+    line_through,
+    mean_service_s,
+)
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.node_services import ModelService
@@ -126,7 +131,13 @@ def _set_engine_seconds(
     fixed_s: FloatArray,
     unit_s: FloatArray,
 ) -> None:
-    """Set the seconds of classes on types that serve language models; inf for a class without tokens."""
+    """Set the seconds of classes on types that tell their own: estimates, in a batch of as many as slots.
+
+    inf for a class that null excludes, or of a language model without tokens.
+    """
+    for g in range(len(spec.types)):
+        if built.engines.types["sizes"][g] > 0:
+            _set_measured_seconds(g, built, columns, fixed_s, unit_s)
     if columns.prompt_tokens is None or columns.output_tokens is None:
         return
     names = list(served.classes)
@@ -154,6 +165,18 @@ def _set_engine_seconds(
             fixed_s[c, g] = 0.0
             slots = int(built.slots[g])
             unit_s[c, g] = mean_service_s(built.engines, g, slots, prompt, output, role) / units
+
+
+def _set_measured_seconds(
+    g: int, built: BuiltEngines, columns: RequestColumns, fixed_s: FloatArray, unit_s: FloatArray
+) -> None:
+    """Set the line nearest to the measured seconds of each class's sizes; of all sizes if it has none."""
+    kind, among = built.engines.types[g], int(min(built.slots[g], built.engines.types["batch_max"][g]))
+    measured = built.engines.size_at[g, : int(kind["sizes"])]
+    for c in np.flatnonzero(np.isfinite(fixed_s[:, g])):
+        own = columns.units[(columns.class_idx == c) & (columns.units <= measured[-1])]
+        sizes = own if len(own) else measured
+        fixed_s[c, g], unit_s[c, g] = line_through(sizes, built.engines.among_s(g, among, sizes))
 
 
 def service_tables(spec: ClusterSpec, served: Served) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,8 @@ estimates that policies see follow from that; what a request really takes comes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +18,16 @@ from trimtab.domain.engines import ENGINE_TABLES, ENGINE_TYPE, LANGUAGE_MODEL, S
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import RequestColumns
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec, NodeType
-from trimtab.experiments.scenario.spec.node_services import ModelService, SharedService, TableService
+from trimtab.experiments.scenario.spec.node_services import (
+    MeasuredSeconds,
+    ModelService,
+    SharedService,
+    TableService,
+    gap_in,
+)
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
 from trimtab.profiles import LatencyProfile, load_profile
+from trimtab.profiles.measurement_files import read_table
 
 
 class Tokens(NamedTuple):
@@ -58,10 +66,12 @@ def build_engines(spec: ClusterSpec, columns: RequestColumns) -> BuiltEngines | 
             profile = _profile(name, kind.service.profile)
             assert mean is not None
             tables.append(_model(types[g : g + 1], name, kind, kind.service, profile, mean, slots[g : g + 1]))
-        elif kind.service is not None:
-            tables.append(_shared(types[g : g + 1], kind.service, kind.slots))
-        else:
+        elif kind.service is None:
             tables.append({})
+        elif isinstance(kind.service, TableService) and kind.service.slowdown is None:
+            tables.append(_measured(types[g : g + 1], kind.service, kind.slots, columns.units))
+        else:
+            tables.append(_shared(types[g : g + 1], kind.service, kind.slots))
     return BuiltEngines(Engines(types, **{n: _stacked(tables, n) for n in ENGINE_TABLES}), slots)
 
 
@@ -76,11 +86,15 @@ def _profile(type_name: str, given: str) -> LatencyProfile:
         raise ScenarioError(error.problem, field=field, value=given, expected=error.expected) from error
 
 
+_NONE = dict.fromkeys(ENGINE_TABLES, np.zeros(1)) | {"slowdown": np.ones(1), "measured_s": np.zeros((1, 1))}
+
+
 def _stacked(tables: Sequence[dict[str, FloatArray]], name: str) -> FloatArray:
-    """Tables [types, longest], the last value repeated beyond the end of each."""
-    each = [table.get(name, np.ones(1) if name == "slowdown" else np.zeros(1)) for table in tables]
-    longest = max(len(row) for row in each)
-    return np.stack([np.concatenate([row, np.full(longest - len(row), row[-1])]) for row in each])
+    """Tables [types, longest along each axis], the last value repeated beyond the end of each."""
+    each = [table.get(name, _NONE[name]) for table in tables]
+    longest = np.max([table.shape for table in each], axis=0)
+    padding = [[(0, more) for more in longest - table.shape] for table in each]
+    return np.stack([np.pad(table, pad, mode="edge") for table, pad in zip(each, padding, strict=True)])
 
 
 def _mean_tokens(spec: ClusterSpec, columns: RequestColumns) -> Tokens | None:
@@ -105,13 +119,57 @@ def _mean_tokens(spec: ClusterSpec, columns: RequestColumns) -> Tokens | None:
 
 
 def _shared(row: np.ndarray, service: SharedService | TableService, servers: int) -> dict[str, FloatArray]:
-    most = service.batch_max
-    row["service"], row["batch_max"] = SHARED, most
-    rows = np.arange(most + 1)
     if isinstance(service, SharedService):
-        return {"slowdown": np.maximum(1.0, rows / servers)}
-    sizes = sorted(service.slowdown)
-    return {"slowdown": np.interp(rows, sizes, [service.slowdown[size] for size in sizes])}
+        slowdown = np.maximum(1.0, np.arange(service.batch_max + 1) / servers)
+    else:
+        assert service.slowdown is not None
+        slowdown = _at_every_number(service.slowdown)
+    row["service"], row["batch_max"] = SHARED, len(slowdown) - 1
+    return {"slowdown": slowdown}
+
+
+def _at_every_number(measured: Mapping[int, float]) -> FloatArray:
+    """Values at 0, 1, … to the largest measured number, [1 + that]: linear between, the first one held."""
+    numbers = sorted(measured)
+    return np.interp(np.arange(numbers[-1] + 1), numbers, [measured[n] for n in numbers])
+
+
+def _measured(row: np.ndarray, service: TableService, slots: int, units: FloatArray) -> dict[str, FloatArray]:
+    """Tables of seconds by number and size; the slowdown of the mean size, over its seconds among `slots`."""
+    seconds = service.seconds if service.file is None else _seconds_of_file(service.file)
+    assert seconds is not None
+    sizes = np.array(sorted(next(iter(seconds.values()))))
+    by_size = [_at_every_number({n: of[size] for n, of in seconds.items()}) for size in sizes]
+    measured_s, most = np.stack(by_size, axis=1), max(seconds)
+    row["service"], row["batch_max"], row["sizes"] = SHARED, most, len(sizes)
+    mean = float(units[units > 0.0].mean()) if (units > 0.0).any() else sizes.mean()
+    mean_s = np.array([np.interp(mean, sizes, among_s) for among_s in measured_s])
+    slowdown = mean_s / mean_s[min(slots, most)]
+    return {"slowdown": slowdown, "size_at": sizes, "measured_s": measured_s}
+
+
+def _seconds_of_file(path: Path) -> MeasuredSeconds:
+    """Raises UsageError for a file that cannot be used, and a size not measured at every number."""
+    seconds = read_table(path)
+    if gap := gap_in(seconds):
+        raise ScenarioError(
+            "is not measured at every number of requests",
+            file=str(path),
+            field="size",
+            value=gap[1],
+            expected=f"a row with batch {gap[0]} and this size",
+        )
+    return seconds
+
+
+def line_through(sizes: FloatArray, seconds: FloatArray) -> tuple[float, float]:
+    """(fixed_s, unit_s), neither below 0, nearest to the seconds of these sizes (least squares)."""
+    apart = sizes - sizes.mean()
+    unit_s = max(0.0, float((apart * seconds).sum()) / max(float((apart * apart).sum()), 1e-300))
+    fixed_s = float(seconds.mean() - unit_s * sizes.mean())
+    if fixed_s >= 0.0:
+        return fixed_s, unit_s
+    return 0.0, float((sizes * seconds).sum()) / float((sizes * sizes).sum())
 
 
 def _model(
@@ -147,7 +205,7 @@ def _model(
 
 def _slowdown(row: np.ndarray, tables: dict[str, FloatArray], mean: Tokens, slots: int) -> FloatArray:
     """Seconds of a mean request in a batch of so many, over those in a batch of `slots`, [rows]."""
-    alone = Engines(row, **{name: table[None] for name, table in tables.items()}, slowdown=np.ones((1, 1)))
+    alone = Engines(row, **{n: _stacked([tables], n) for n in ENGINE_TABLES})
     rows = np.arange(int(row["batch_max"][0]) + 1)
     reading_s = float(alone.prompt_s(0, np.array([mean.prompt]))[0])
     seconds = alone.decode_s(0, rows, rows * mean.held) + rows * reading_s / mean.output

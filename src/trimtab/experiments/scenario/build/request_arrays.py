@@ -14,7 +14,6 @@ import numpy.typing as npt
 import polars as pl
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.engines import LANGUAGE_MODEL
 from trimtab.domain.requests import TRUTH, Prefixes, Requests
 from trimtab.domain.view import new_work
 from trimtab.errors import ScenarioError
@@ -71,7 +70,7 @@ def build_requests(
     if path_s is not None:
         is_run = ~np.isnan(path_s)
         best_s[is_run] = true_best_s[is_run] = path_s[is_run]
-    best_s[~_fits_memory(cluster, columns)] = np.inf
+    best_s[~_fits_nodes(cluster, columns)] = np.inf
     work["estimate_s"] = work["rank_s"] = best_s
     work["deadline_s"] = columns.arrival_s + _deadline_after_s(spec, columns, true_best_s, seed)
     work["payload_gib"] = _payload_gib(spec, columns, seed)
@@ -96,15 +95,12 @@ def _set_tokens(
     work["output_tokens"] = np.where(columns.output_tokens > 0, np.maximum(1, expected), 0)
 
 
-def _fits_memory(cluster: Cluster, columns: RequestColumns) -> npt.NDArray[np.bool_]:
-    """Whether a node that serves a request's class holds all its tokens in KV memory, [requests]."""
-    engines, n = cluster.engines, len(columns.arrival_s)
-    if engines is None or columns.prompt_tokens is None or columns.output_tokens is None:
-        return np.ones(n, np.bool_)
-    tokens, fits = columns.prompt_tokens + columns.output_tokens, np.zeros(n, np.bool_)
-    for g in np.unique(cluster.type_idx):
-        room = engines.types["kv_tokens"][g] if engines.types["service"][g] == LANGUAGE_MODEL else np.inf
-        fits |= np.isfinite(cluster.fixed_s[columns.class_idx, g]) & (tokens <= room)
+def _fits_nodes(cluster: Cluster, columns: RequestColumns) -> npt.NDArray[np.bool_]:
+    """Whether a node that serves a request's class can serve its size and tokens, [requests]."""
+    tokens = np.zeros(len(columns.arrival_s), np.int64)
+    if columns.prompt_tokens is not None and columns.output_tokens is not None:
+        tokens = columns.prompt_tokens + columns.output_tokens
+    fits = cluster.fits_engines(columns.class_idx, columns.units, tokens)
     return fits | ~np.isfinite(cluster.fixed_s[columns.class_idx]).any(axis=1)
 
 

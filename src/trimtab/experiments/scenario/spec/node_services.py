@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from trimtab.validation.base import Frac, Positive, Spec
+from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 
 class SharedService(Spec):
@@ -17,25 +18,52 @@ class SharedService(Spec):
     batch_max: int = Field(1024, ge=1, le=1 << 20, description="requests served at once; others wait")
 
 
+BatchSize = Annotated[int, Field(ge=1, le=1 << 16)]
+MeasuredSeconds = Mapping[BatchSize, Annotated[Mapping[NonNegative, Positive], Field(min_length=1)]]
+
+
 class TableService(Spec):
-    """All requests at once, at measured speeds."""
+    """All requests at once, at measured speeds: of every size alike, or by size.
+
+    More than the largest measured number are not served at once. Between measured numbers and sizes seconds
+    are linear. A request below the least measured size takes as long as that; one above the largest does not
+    run on such nodes, since a table does not tell how seconds go on, or that memory suffices.
+    """
 
     kind: Literal["table"] = Field(description="seconds by the number of requests, as measured")
-    slowdown: Mapping[int, Positive] = Field(
+    slowdown: Mapping[BatchSize, Positive] | None = Field(
+        None,
         min_length=1,
         description="number of requests served at once → seconds of one over those alone; linear between",
     )
+    seconds: MeasuredSeconds | None = Field(
+        None,
+        min_length=1,
+        description="number of requests served at once → size → seconds of one; linear between. They take "
+        "the place of fixed_s and unit_s of classes; null there: the type can't serve the class",
+    )
+    file: Path | None = Field(
+        None, description="seconds, as CSV with columns batch, size and seconds, a measurement a row"
+    )
 
     @model_validator(mode="after")
-    def _sizes(self) -> TableService:
-        if min(self.slowdown) < 1:
-            raise ValueError("numbers of requests of 1 or more in slowdown")
+    def _one_of_three(self) -> TableService:
+        if sum(given is not None for given in (self.slowdown, self.seconds, self.file)) != 1:
+            raise ValueError("one of slowdown, seconds and file")
         return self
 
-    @property
-    def batch_max(self) -> int:
-        """The largest measured number: more are not served at once."""
-        return max(self.slowdown)
+    @field_validator("seconds")
+    @classmethod
+    def _of_a_grid(cls, seconds: MeasuredSeconds | None) -> MeasuredSeconds | None:
+        if gap := gap_in({} if seconds is None else seconds):
+            raise ValueError(f"every size at every number of requests, also size {gap[1]:g} at {gap[0]}")
+        return seconds
+
+
+def gap_in(seconds: MeasuredSeconds) -> tuple[int, float] | None:
+    """A number of requests and a size that is measured at others only; None if there is none."""
+    sizes = sorted({size for of in seconds.values() for size in of})
+    return next(((n, size) for n, of in sorted(seconds.items()) for size in sizes if size not in of), None)
 
 
 class ModelService(Spec):
@@ -67,6 +95,13 @@ class ModelService(Spec):
     )
     preempt: Literal["last", "priority"] = Field(
         "last", description="who leaves a full KV memory: admitted last, or least urgent"
+    )
+
+
+def has_seconds(service: SharedService | TableService | ModelService | None) -> bool:
+    """Whether a service tells its own seconds, in place of those of classes."""
+    return isinstance(service, ModelService) or (
+        isinstance(service, TableService) and service.slowdown is None
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
-from trimtab.experiments.scenario.spec.node_services import ModelService
+from trimtab.experiments.scenario.spec.node_services import has_seconds
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import holds
@@ -58,7 +58,7 @@ def _service_field_errors(path: Path, service: ServiceClass, cluster: ClusterSpe
     idle = [
         name
         for name, kind in cluster.types.items()
-        if not isinstance(kind.service, ModelService) and service.service_on(name, kind.speed) == (0.0, 0.0)
+        if not has_seconds(kind.service) and service.service_on(name, kind.speed) == (0.0, 0.0)
     ]
     if idle:
         yield FieldError(path, None, f"fixed_s or unit_s above 0 on {listed(idle)}")
