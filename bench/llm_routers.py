@@ -40,11 +40,8 @@ from trimtab.policies import find
 RESULTS, PAGE = ROOT / "bench" / "llm-routers.json", ROOT / "docs" / "benchmarks" / "llm-routers.md"
 SEEDS: Final = range(10, 15)  # the constants of llm-headroom were chosen on 0 and 1
 GOODPUT, STEP = 0.9, 1.02
-PER_REPLICA, LONG_PER_REPLICA = (
-    2000,
-    750,
-)  # requests; so many of 12,000 tokens, as the trace has 12,031 in all
-MANY, PER_REPLICA_OF_MANY, SEEDS_OF_MANY = 64, 1000, 3
+PER_REPLICA, LONG_PER_REPLICA = 2000, 750  # requests; so many of 12,000 tokens: the trace has 12,031 in all
+MANY, PER_REPLICA_OF_MANY, LONG_PER_REPLICA_OF_MANY, SEEDS_OF_MANY = 64, 1000, 375, 3
 LEAST, MOST = 0.05, 800.0  # requests per second and replica, between which the rate is searched
 PUBLISHED: Final = (
     "round-robin",
@@ -281,14 +278,25 @@ def _mooncake() -> tuple[np.ndarray, np.ndarray, np.ndarray, list[list[int]]]:
 
 
 def mooncake(n: int, seed: int) -> Load:
-    """A window of Mooncake's conversations, with their blocks of 512 tokens."""
+    """A window of Mooncake's conversations, with their blocks of 512 tokens.
+
+    More requests than the trace has come from several copies of it at once, each begun at another place and
+    with blocks of its own: as many more conversations, and none that another copy has cached.
+    """
     gap, prompt, output, ids = _mooncake()
-    rows = _window(n, len(gap), seed)
-    chosen = [ids[row] for row in rows]
+    copies = -(-n // len(gap))
+    start, each = int(_window(1, len(gap), seed)[0]), -(-n // copies)
+    windows = (start + len(gap) * np.arange(copies)[:, None] // copies + np.arange(each)) % len(gap)
+    at_s = np.cumsum(gap[windows], axis=1)
+    order = np.argsort(at_s, axis=None, kind="stable")[:n]
+    rows, copy = windows.reshape(-1)[order], order // each
+    at_s, beyond = at_s.reshape(-1)[order], 1 + max(map(max, ids))
+    chosen = [[of + beyond * block for block in ids[row]] for row, of in zip(rows, copy, strict=True)]
+    gap = np.diff(at_s, prepend=at_s[0] - gap[rows[0]])
     _, numbers = np.unique(np.fromiter(itertools.chain.from_iterable(chosen), np.int64), return_inverse=True)
     first = np.concatenate([[0], np.cumsum([len(blocks) for blocks in chosen])])
     prefixes = Prefixes(numbers.astype(np.int32), first, prompt[rows].astype(float), 512.0)
-    return Load(_with_mean_1(gap[rows]), prompt[rows], output[rows], prefixes)
+    return Load(_with_mean_1(gap), prompt[rows], output[rows], prefixes)
 
 
 @functools.cache
@@ -354,10 +362,12 @@ def targets_of(workload: str, bound: str) -> Targets:
 def measure(workload: str, replicas: int, is_equal: bool) -> dict[str, Any]:
     """For each pair of targets, highest rates a replica by policy, one for each seed; and latencies there."""
     found: dict[str, Any] = {bound: {"rates": {}, "at_best": {}} for bound in TARGETS}
-    n = replicas * (LONG_PER_REPLICA if workload == LONG else PER_REPLICA)
-    seeds = SEEDS
+    is_long, seeds = workload == LONG, SEEDS
+    per_replica = LONG_PER_REPLICA if is_long else PER_REPLICA
     if replicas >= MANY:
-        n, seeds = replicas * PER_REPLICA_OF_MANY, SEEDS[:SEEDS_OF_MANY]
+        per_replica = LONG_PER_REPLICA_OF_MANY if is_long else PER_REPLICA_OF_MANY
+        seeds = SEEDS[:SEEDS_OF_MANY]
+    n = replicas * per_replica
     for seed in seeds:
         load = WORKLOADS[workload](n, seed)
         cluster = cluster_of(replicas, is_equal, load)
@@ -391,8 +401,7 @@ def run(replicas: Sequence[int]) -> None:
     saved = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cells": {}}
     for workload, many, is_equal in itertools.product(WORKLOADS, replicas, (True, False)):
         kind = "equal" if is_equal else "unequal"
-        is_long = workload == LONG and many >= MANY  # the trace would begin again, and its prompts be cached
-        if is_long or f"{workload}, {many} {kind}, TTFT" in saved["cells"]:
+        if f"{workload}, {many} {kind}, TTFT" in saved["cells"]:
             continue
         print(workload, many, kind, file=sys.stderr, flush=True)
         for bound, cell in measure(workload, many, is_equal).items():

@@ -25,8 +25,8 @@ far of prompts of about the same length.
 - *Azure conversation*, *Mooncake conversation*: windows of the recorded traces, the second with its prefixes and prompts
   of 12,000 tokens. *bursts as in BurstGPT*: Azure's lengths with Gamma gaps of CV 4. *ServeGen m-small*: its clients of ten
   minutes, each with its laws of gaps and lengths. Rates change by stretching the time.
-- 2,000 requests a replica and five seeds; 750 of Mooncake; 1,000 and three seeds on 64 replicas, without Mooncake, whose
-  trace is too short for them. A seed moves the window of a trace: on 16 replicas and more the window is the whole trace, so
+- 2,000 requests a replica and five seeds; 750 of Mooncake; 1,000 and three seeds on 64 replicas, of Mooncake 375 from two
+  copies of its trace at once, each begun at another place and with prompts of its own. A seed moves the window of a trace: on 16 replicas and more the window is the whole trace, so
   the intervals of Azure and Mooncake there say little. All policies get the same requests.
 - The constants of `llm-headroom` were chosen on two other seeds. Like `predicted-latency` with SLOs it knows the targets.
   Rates are found within 2 %.
