@@ -94,7 +94,8 @@ def test_a_run_tells_tokens() -> None:
     counts = run.records.tokens.itl_count  # type: ignore[union-attr]
     assert counts.sum() == further.sum()  # every token after the first, none preempted here
     assert 0.5 < metrics["itl_p50_s"] / np.median(tpot_s) < 1.5
-    assert run.bound is None
+    assert run.bound is not None
+    assert run.bound.mean_s < metrics["completion_mean_s"]
     assert 0.0 < metrics["utilisation_mean_frac"] <= 1.0
 
 

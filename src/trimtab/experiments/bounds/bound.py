@@ -26,11 +26,12 @@ from trimtab.domain.requests import Requests, true_service_s
 from trimtab.errors import UsageError
 from trimtab.experiments.bounds import lagrangian
 from trimtab.experiments.bounds.chain_runs import ChainProblem, chain_problem, chain_totals_s
+from trimtab.experiments.bounds.engine_work import engine_seconds
 from trimtab.experiments.bounds.instance import FloatArray, Instance, build_instance
 from trimtab.experiments.bounds.lagrangian import lagrangian_bound
 from trimtab.experiments.bounds.pooled_srpt import pooled_totals_s, srpt_completions_s
 
-Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service", "critical paths"]
+Method = Literal["B1 Lagrangian", "B2 pooled SRPT", "least service", "critical paths", "alone"]
 
 ITERATIONS = 140
 INTERVALS = 1600
@@ -45,6 +46,10 @@ ONE_SLOT = "a request runs in one slot at a time"
 STAGES = (
     "stages follow their inputs, and take true seconds without transfers, at best on the fastest type",
     "pooled work of a run is that of the stages that it cannot do without",
+)
+ENGINES = (
+    "iterations take the seconds of their node type, at best those of the fullest batch",
+    "of prompts that may be kept, one token is read",
 )
 NO_PREEMPTION = "no preemption, and what a failure interrupts starts anew"
 
@@ -116,6 +121,26 @@ def chain_bound(problem: ChainProblem) -> Bound:
     return _largest(rounded, (*COMMON, *STAGES))
 
 
+def engine_bound(cluster: Cluster, requests: Requests) -> Bound | None:
+    """Bound completion where nodes serve in batches, None if none is served; `engine_work` has the proof."""
+    found = engine_seconds(cluster, requests)
+    used, arrival_s = found.places > 0, requests.work["arrival_s"]
+    if not np.isfinite(found.alone_s[:, used]).any():
+        return None
+    release_s = _release_s(cluster, requests)[:, used]
+
+    def instance(service_s: FloatArray) -> Instance:
+        return build_instance(arrival_s, service_s[:, used], release_s, found.places[used])
+
+    alone = instance(found.alone_s)
+    totals: dict[Method, FloatArray] = {
+        "alone": _prefix_sums(_undelayed_s(alone, resumable=False)),
+        "B2 pooled SRPT": np.max([pooled_totals_s(instance(work_s)) for work_s in found.work_s], axis=0),
+    }
+    rounded = {method: _rounded_down(total_s, alone.horizon_s) for method, total_s in totals.items()}
+    return _largest(rounded, (*COMMON, *ENGINES))
+
+
 def _check_effort(iterations: int, intervals: int) -> None:
     if iterations < 0:
         raise UsageError("cannot be used", field="iterations", value=iterations, expected="0 or more")
@@ -185,12 +210,15 @@ def _use_bounds() -> None:
 def bound_of(cluster: Cluster, requests: Requests, options: Options) -> Bound | None:
     """Lower bound on completion, groups being node types.
 
-    None where none of the requests can be served, where caches may answer them or shorten their service, and
-    where batches or engines may serve several in less than the time of each.
+    None where none of the requests can be served, where caches may answer them or shorten their service,
+    where batches may serve several in less than the time of each, and for chains and split requests on
+    engines.
     """
-    is_batched = options.batch_marginal_frac is not None or cluster.engines is not None
-    if _is_cached(requests, options) or is_batched:
+    if _is_cached(requests, options) or options.batch_marginal_frac is not None:
         return None
+    if cluster.engines is not None:
+        in_parts = requests.chains is not None or options.join_s is not None
+        return None if in_parts else engine_bound(cluster, requests)
     if requests.chains is not None:
         problem = chain_problem(cluster, requests, requests.chains)
         return None if problem is None else chain_bound(problem)
