@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,16 @@ def test_a_full_batch_of_another_class_does_not_wait_for_the_first_one() -> None
     d = played(c, asked(c, [0.0, 0.1, 0.2], class_idx=[0, 1, 1]), batch=2, window_s=1.0, marginal=0.0)
     first_s = 0.2 + c.unit_s[1, 0]
     assert starts(d) == pytest.approx([first_s, 0.2, 0.2])
+
+
+def test_only_requests_of_one_shape_are_batched_and_fixed_seconds_count_once() -> None:
+    """After 1 s alone: 2 and 4 units of shape 0 take 0.5 + 6 s, then 3 units of shape 1 take 0.5 + 3 s."""
+    c = cluster(1)
+    c = replace(c, fixed_s=np.full_like(c.fixed_s, 0.5))
+    r = replace(asked(c, [0.0, 0.1, 0.2, 0.3], [0.5, 2.0, 3.0, 4.0]), shape_idx=np.array([0, 0, 1, 0]))
+    d = played(c, r, batch=4, marginal=1.0, batch_fixed_once=np.array([True]))
+    assert finishes(d) == [1.0, 7.5, 11.0, 7.5]
+    assert finishes(played(c, r, batch=4, marginal=1.0)) == [1.0, 8.0, 11.5, 8.0]
 
 
 def test_only_requests_of_one_model_are_batched() -> None:

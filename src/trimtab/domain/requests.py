@@ -115,6 +115,7 @@ class Requests:
     leave_s: NDArray[np.float64] | None = None  # [requests], time at which its client leaves; inf = never
     prefixes: Prefixes | None = None
     content_idx: NDArray[np.int32] | None = None  # [requests]; equal = the same request again; -1 = none
+    shape_idx: NDArray[np.int64] | None = None  # [requests]; equal = may share a batch; None = all may
     chains: Chains | None = None  # stages of the requests that are runs of chains
 
     def __len__(self) -> int:

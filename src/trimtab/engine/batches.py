@@ -1,9 +1,10 @@
-"""Batching: requests of one class and model that wait at a node start together in one slot.
+"""Batching: requests of one class, model and shape that wait at a node start together in one slot.
 
 A batch holds up to `plan.batch_max[class]` requests. Its first request, the leader, waits for the batch to
 fill, for at most `plan.batch_window_s[class]` after entering the node's queue. All requests of a batch end
-together, after the longest service among them plus a share of the other services (`batch_marginal`). The
-leader holds the slot and the resources of its class. The other requests are its followers.
+together, after the longest service among them plus a share of the other services (`batch_marginal`); where a
+batch takes its fixed seconds once (`batch_once`), these are no part of the share. The leader holds the slot
+and the resources of its class. The other requests are its followers.
 
 With batching a node has one queue for each group of requests that can be served together. The length of the
 node's own queue is the sum over these groups.
@@ -128,7 +129,8 @@ def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
     if ready_s < 0.0:
         return False
     stop_waiting(s, r, j)
-    longest_s = _serve(s, r, j, now_s)
+    once_s = _once_s(s, r, j)
+    longest_s = _serve(s, r, j, now_s) - once_s * s.truth.factor[r]
     all_s, last = longest_s, r
     for _ in range(1, batch_max(s, plan, r)):
         m = first_of(s, queue_at(s, j, s.batch.group[r]))
@@ -136,16 +138,24 @@ def _start_batch(s: State, plan: Plan, r: int, j: int, now_s: float) -> bool:
         if there_s < 0.0:
             break
         stop_waiting(s, m, j)
-        its_s = _serve(s, m, j, now_s)
+        its_s = _serve(s, m, j, now_s) - once_s * s.truth.factor[m]
         _follow(s, m, last, r)
         last, ready_s = m, max(ready_s, there_s)
         all_s, longest_s = all_s + its_s, max(longest_s, its_s)
-    s.requests.left_s[r] = longest_s + s.batch_marginal[s.work.class_idx[r]] * (all_s - longest_s)
+    more_s = s.batch_marginal[s.work.class_idx[r]] * (all_s - longest_s)
+    s.requests.left_s[r] = once_s * s.truth.factor[r] + (longest_s + more_s)
     s.requests.slot[r] = s.nodes.running[j]
     s.nodes.running[j] += 1
     take(s, r, j)
     _bind_functions(s, r, j, ready_s, now_s)
     return True
+
+
+@helper(inline=True)
+def _once_s(s: State, r: int, j: int) -> float:
+    """Seconds that the batch of request r takes once on node j, however many requests it has."""
+    c = s.work.class_idx[r]
+    return float(s.batch_once[c] * s.fixed_s[c, s.nodes.type_idx[j]])
 
 
 @helper
@@ -172,18 +182,19 @@ def _follow(s: State, m: int, last: int, leader: int) -> None:
 def _bind_functions(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
     """`occupy` the slot of r for its batch, with the estimates of the whole batch."""
     occupy(s, r, j, ready_s, now_s)
-    longest_s, all_s = s.requests.estimate_s[r], s.requests.estimate_s[r]
+    longest_s, all_s, shared_s = s.requests.estimate_s[r], s.requests.estimate_s[r], 0.0
     m = s.batch.next[r]
     while m >= 0:
         s.requests.service_start_s[m] = ready_s
         all_s += s.requests.estimate_s[m]
         longest_s = max(longest_s, s.requests.estimate_s[m])
+        shared_s += _once_s(s, m, j)
         m = s.batch.next[m]
     if s.batch.next[r] >= 0:
         i = s.hidden.first_slot[j] + s.requests.slot[r]
         marginal = s.batch_marginal[s.work.class_idx[r]]
         s.slots.estimate_s[i] = all_s
-        s.slots.estimate_end_s[i] = ready_s + longest_s + marginal * (all_s - longest_s)
+        s.slots.estimate_end_s[i] = ready_s + longest_s + marginal * (all_s - longest_s - shared_s)
 
 
 @helper

@@ -88,7 +88,7 @@ KEPT = np.dtype(
 BATCH = np.dtype(
     [
         ("due_s", "f8"),  # waiting: when it starts whether its batch is full or not
-        ("group", "i4"),  # requests of one class and model can be served together
+        ("group", "i4"),  # requests of one class, model and shape can be served together
         ("next", "i4"),  # running: next of its batch; -1 = none
         ("leader", "i4"),  # running: the one of its batch that holds the slot; -1 = itself
     ],
@@ -220,6 +220,9 @@ def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) 
     of_request = stages["run"][parts]
     work[parts], truth[parts] = requests.work[of_request], requests.truth[of_request]
     work["serial"][n:], work["parts_max"][n:] = np.arange(n, n_rows), 1
+    shape = requests.shape_idx
+    if shape is not None:  # stages of chains have none; parts have that of their request
+        shape = np.concatenate([shape, np.zeros(n_chained, np.int64), shape[of_request]])
     contents = requests.content_idx
     if contents is not None:
         contents = np.append(contents, np.full(n_rows - n, -1)).astype(np.int32)
@@ -229,6 +232,7 @@ def _whole(requests: Requests, stages: NDArray[np.void], chains: Chains | None) 
         truth=truth,
         prefixes=_padded(requests.prefixes, n_rows),
         content_idx=contents,
+        shape_idx=shape,
         chains=None,
     )
 
@@ -274,11 +278,13 @@ def _padded(prefixes: Prefixes | None, n_rows: int) -> Prefixes | None:
     return replace(prefixes, first=first, prompt_tokens=np.append(prefixes.prompt_tokens, np.zeros(more)))
 
 
-def batch_rows(work: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
+def batch_rows(requests: Requests) -> tuple[NDArray[np.void], int]:
     """Initial BATCH [rows] and the number of groups."""
+    work, shape_idx = requests.work, requests.shape_idx
     rows = np.zeros(len(work), BATCH)
-    pairs = np.stack([work["class_idx"], work["model_idx"]], axis=1)
-    groups, group_of = np.unique(pairs, axis=0, return_inverse=True)
+    shape = np.zeros(len(work), np.int64) if shape_idx is None else shape_idx
+    keys = np.stack([work["class_idx"], work["model_idx"], shape], axis=1)
+    groups, group_of = np.unique(keys, axis=0, return_inverse=True)
     rows["group"], rows["next"], rows["leader"] = group_of.reshape(-1), -1, -1
     return rows, len(groups)
 

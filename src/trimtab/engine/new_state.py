@@ -297,14 +297,14 @@ def _row_arrays(
     cluster: Cluster, requests: Requests, options: Options, config: np.ndarray, host: HostMode
 ) -> dict[str, Any]:
     """The arrays of requests, parts and batches. Switches on in `config` the features that they need."""
-    marginal_frac = options.batch_marginal_frac
+    marginal_frac, once = options.batch_marginal_frac, options.batch_fixed_once
     splits, batches = options.join_s is not None, marginal_frac is not None
     has_runs = splits or requests.chains is not None
     rows = rows_with_runs(requests, cluster.n_nodes, splits=splits) if has_runs else rows_alone(requests)
     work = rows.requests.work
     if host.completions_from_outside and not host.rows_reused:
         work = work.copy()  # the host writes each request's arrival time
-    batch, groups = batch_rows(work) if batches else (np.zeros(0, BATCH), 0)
+    batch, groups = batch_rows(rows.requests) if batches else (np.zeros(0, BATCH), 0)
     config["runs"], config["batches"], config["groups"] = has_runs, batches, groups
     if has_runs:  # in one event all stages of a run may become ready, or leave and let other requests start
         most = len(work) if host.rows_reused else rows.most
@@ -330,6 +330,7 @@ def _row_arrays(
         "join_s": _numbers(np.zeros(len(cluster.class_names)) if options.join_s is None else options.join_s),
         "batch": batch,
         "batch_marginal": _numbers(() if marginal_frac is None else marginal_frac),
+        "batch_once": _numbers(np.zeros(len(cluster.class_names)) if once is None else once),
     }
 
 

@@ -398,6 +398,7 @@ class State(NamedTuple):
     join_s: Annotated[Any, array("f8", "classes")]  # seconds to join the parts of a request
     batch: Annotated[Any, array(BATCH, "batched_rows")]  # if requests may be batched
     batch_marginal: Annotated[Any, array("f8", "classes")]  # share of service for one more request
+    batch_once: Annotated[Any, array("f8", "classes")]  # 1 = a batch takes the fixed seconds once
     engine_types: Annotated[Any, array(ENGINE_TYPE, "engine_types")]  # [0] = all nodes have slots
     dense_s: Annotated[Any, array("f8", "engine_types", "tokens")]
     sequence_s: Annotated[Any, array("f8", "engine_types", "batch_sizes")]

@@ -11,6 +11,7 @@ from trimtab.domain.chains import Chains, Templates, new_stage_work, templates_o
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import edges_of, in_reverse, longest_of_runs_s, rows_of_stages
+from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.generated import RequestColumns, Stream, drawn_members, generator
 from trimtab.experiments.scenario.spec import chain_sections
@@ -188,6 +189,14 @@ def _fill(
             if section.output_gib is not None:
                 drawn = section.output_gib.draw(generator(seed, Stream.STAGE_OUTPUT, member), n)
                 chains.output_gib[rows] = drawn
+            batch = served.classes[section.service_class].batch
+            if batch is not None and batch.same:
+                raise ScenarioError(
+                    "is of stages of chains, whose sizes have no parts that are kept",
+                    field=f"classes.{section.service_class}.batch.same",
+                    value=list(batch.same),
+                    expected="[], or a class of its own for requests without stages",
+                )
             family = served.classes[section.service_class].model
             if family is not None:
                 drawn_model = drawn_members(served.models[family], seed, Stream.STAGE_MODEL, member, n)

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from trimtab.domain.requests import Prefixes
-from trimtab.experiments.scenario.spec.amounts import SumAmount
+from trimtab.experiments.scenario.build.batch_shapes import shapes_of
+from trimtab.experiments.scenario.spec.amounts import ProductAmount, SumAmount
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray, choose, fractions
 from trimtab.experiments.scenario.spec.workload import GenerateSpec, MixEntry
@@ -88,6 +89,7 @@ class RequestColumns:
     run_idx: IntArray | None = None  # [requests], their runs among those of `stages`
     prompt_tokens: IntArray | None = None  # [requests]; 0 for work of no language model
     output_tokens: IntArray | None = None  # [requests], likewise
+    shape: IntArray | None = None  # [requests]; equal = of one shape within a class; None = all are
 
 
 def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
@@ -109,7 +111,10 @@ def generated(spec: GenerateSpec, served: Served, seed: int) -> RequestColumns:
             adapter[rows] = _adapters(family, spec.mix[name].adapter_frac, seed, c, len(rows))
     arrival_s = _arrivals_s(spec, seed)
     members = (members_of(served.models), members_of(served.adapters))
-    columns = RequestColumns(arrival_s, class_idx, units, model, adapter, *members)
+    shape = shapes_of(
+        served.classes, class_idx, lambda name, rows: _parts(spec, names, name, seed, len(rows))
+    )
+    columns = RequestColumns(arrival_s, class_idx, units, model, adapter, *members, shape=shape)
     if not tokens.any():
         return columns
     return replace(columns, prompt_tokens=tokens[0], output_tokens=tokens[1])
@@ -166,6 +171,14 @@ def _sizes(
     parts = amount.draw_parts(rng, n)
     whole = np.stack([np.maximum(1, np.rint(parts[name])).astype(np.int64) for name in _TOKENS])
     return amount.of_parts(parts, n), whole
+
+
+def _parts(spec: GenerateSpec, names: list[str], name: str, seed: int, n: int) -> Mapping[str, FloatArray]:
+    """Part → values [n] of the sizes of a class that are products, as `_sizes` draws them."""
+    amount = spec.mix[name].size or spec.size
+    if not isinstance(amount, ProductAmount):
+        return {}
+    return amount.draw_parts(generator(seed, Stream.SIZE, names.index(name)), n)
 
 
 def _adapters(family: ItemFamily, frac: float, seed: int, c: int, n: int) -> IntArray:

@@ -35,7 +35,12 @@ from trimtab.experiments.scenario.build.request_arrays import (
     with_contents,
     with_prompts,
 )
-from trimtab.experiments.scenario.build.serving_options import batch_marginal_frac, build_options, join_s
+from trimtab.experiments.scenario.build.serving_options import (
+    batch_fixed_once,
+    batch_marginal_frac,
+    build_options,
+    join_s,
+)
 from trimtab.experiments.scenario.build.traced import (
     default_served,
     served_of,
@@ -157,6 +162,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
             ),
             join_s=join_s(served),
             batch_marginal_frac=batch_marginal_frac(served),
+            batch_fixed_once=batch_fixed_once(served),
         ),
         slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
         token_slos=_token_slos(scenario, served),
@@ -194,7 +200,7 @@ def _reusable(scenario: Scenario, columns: RequestColumns, requests: Requests) -
     tenant_idx = requests.work["tenant_idx"]
     cache, names = scenario.serving.result_cache, requests.tenant_names
     content_idx = content_numbers(cache, columns.content, tenant_idx, names)
-    return replace(requests, prefixes=columns.prefixes, content_idx=content_idx)
+    return replace(requests, prefixes=columns.prefixes, content_idx=content_idx, shape_idx=columns.shape)
 
 
 def _columns(

@@ -147,3 +147,9 @@ def batch_marginal_frac(served: Served) -> FloatArray | None:
     if not any(specs):
         return None
     return np.array([-1.0 if spec is None else spec.marginal_frac for spec in specs])
+
+
+def batch_fixed_once(served: Served) -> NDArray[np.bool_] | None:
+    """Whether a batch takes the fixed seconds once, [classes]; None if no class does."""
+    once = np.array([s.batch is not None and s.batch.fixed_once for s in served.classes.values()], np.bool_)
+    return once if once.any() else None

@@ -27,6 +27,7 @@ from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import TRUTH
 from trimtab.domain.stage_graph import upward_ranks_s
 from trimtab.errors import ScenarioError
+from trimtab.experiments.scenario.build.batch_shapes import shapes_of
 from trimtab.experiments.scenario.build.chain_rows import keys_of, mean_estimates_s, stage_factor
 from trimtab.experiments.scenario.build.generated import (
     Members,
@@ -112,7 +113,14 @@ def traced(spec: TraceSpec, trace: Trace, table: pl.DataFrame, served: Served, s
         leave_after_s=_floats(table, "leave_after_s", np.inf),
         prompt_tokens=_tokens(table, "prompt_tokens"),
         output_tokens=_tokens(table, "output_tokens"),
+        shape=shapes_of(served.classes, class_idx, lambda _, rows: _numbers_of(table, rows)),
     )
+
+
+def _numbers_of(table: pl.DataFrame, rows: IntArray) -> dict[str, FloatArray]:
+    """Numeric column → values [rows]; 0 = not recorded."""
+    numeric = [name for name in table.columns if table[name].dtype.is_numeric()]
+    return {name: table[name].cast(pl.Float64).fill_null(0.0).to_numpy()[rows] for name in numeric}
 
 
 def _names_adapters(spec: TraceSpec, format_name: str) -> bool:

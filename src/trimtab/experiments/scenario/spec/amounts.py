@@ -9,7 +9,7 @@ size: {sum: {output_tokens: …, prompt_tokens: …}, weights: {prompt_tokens: 0
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -91,9 +91,14 @@ class ProductAmount(Spec):
 
     def draw(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Products [n]; each part has its own stream."""
-        return _combined(
-            np.ones(n), self.product, rng, lambda total, part, k: total * part ** self.powers.get(k, 1.0)
-        )
+        total = np.ones(n)
+        for name, part in self.draw_parts(rng, n).items():
+            total = total * part ** self.powers.get(name, 1.0)
+        return total
+
+    def draw_parts(self, rng: np.random.Generator, n: int) -> dict[str, FloatArray]:
+        """Part → values [n], without powers."""
+        return _drawn_parts(self.product, rng, n)
 
 
 class SumAmount(Spec):
@@ -115,8 +120,7 @@ class SumAmount(Spec):
 
     def draw_parts(self, rng: np.random.Generator, n: int) -> dict[str, FloatArray]:
         """Part → values [n], without weights."""
-        streams = rng.spawn(len(self.sum))
-        return {name: part.draw(own, n) for (name, part), own in zip(self.sum.items(), streams, strict=True)}
+        return _drawn_parts(self.sum, rng, n)
 
     def of_parts(self, parts: Mapping[str, FloatArray], n: int) -> FloatArray:
         """The weighted sums of drawn parts, [n]."""
@@ -126,15 +130,12 @@ class SumAmount(Spec):
         return total
 
 
-def _combined(
-    total: FloatArray,
-    parts: Mapping[str, Distribution],
-    rng: np.random.Generator,
-    add: Callable[[FloatArray, FloatArray, str], FloatArray],
-) -> FloatArray:
-    for (name, part), stream in zip(parts.items(), rng.spawn(len(parts)), strict=True):
-        total = add(total, part.draw(stream, len(total)), name)
-    return total
+def _drawn_parts(
+    parts: Mapping[str, Distribution], rng: np.random.Generator, n: int
+) -> dict[str, FloatArray]:
+    """Part → values [n]; each part has its own stream."""
+    streams = rng.spawn(len(parts))
+    return {name: part.draw(own, n) for (name, part), own in zip(parts.items(), streams, strict=True)}
 
 
 def _refuse_unknown(field: str, given: Mapping[str, float], parts: Mapping[str, Distribution]) -> None:

@@ -42,11 +42,17 @@ class SplitSpec(Spec):
 
 
 class BatchSpec(Spec):
-    """Requests that can be served together in one slot, if they use the same model."""
+    """Requests that can be served together in one slot, if they have the same model and shape."""
 
     marginal_frac: Frac = Field(
         description="fraction of its own service that each request but the longest adds to the batch"
     )
+    same: tuple[str, ...] = Field(
+        (),
+        description="the shape: parts of the size (a product), or columns of the trace, that are equal "
+        "within a batch, such as [steps, pixels]",
+    )
+    fixed_once: bool = Field(False, description="whether a batch takes fixed_s once, not for each request")
 
 
 class ServiceClass(Spec):
