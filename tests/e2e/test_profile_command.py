@@ -91,3 +91,22 @@ def test_a_model_that_does_not_fit_is_told(cli, tmp_path):
     assert "memory_gib: is too little (got 24.0); expected more than 67.8, for the weights" in done.stderr
     done = cli("profile", "fit", tmp_path / "rows.csv", *of, "--precision", "fp5")
     assert "unknown precision (got 'fp5')" in done.stderr
+
+
+def test_requests_that_a_server_served_scale_a_profile(cli, tmp_path):
+    rows = "".join(f"a,{3 * k},{3 * k + 0.1},{3 * k + 2.1},{100 + 7 * k},101\n" for k in range(30))
+    head = "node,start_s,first_token_s,finish_s,prompt_tokens,output_tokens\n"
+    (tmp_path / "requests.csv").write_text(head + rows)
+    base = ("--base", "h100-llama-3.1-8b")
+    done = cli("profile", "fit", tmp_path / "requests.csv", *OPTIONS, *base, "--html", "errors.html")
+    assert done.exit_code == 0, done.stderr
+    assert "context" in done.stdout
+    assert "hardly" in done.stdout  # contexts hardly differ
+    assert "Multiples of parts" in (tmp_path / "errors.html").read_text(encoding="utf-8")
+    profile = load_profile(tmp_path / "profile.yaml")
+    assert profile.notes == "fitted to requests.csv; scales h100-llama-3.1-8b"
+    done = cli("profile", "fit", tmp_path / "requests.csv", *OPTIONS, *base, "--json")
+    told = json.loads(done.stdout)
+    assert [part["is_measured"] for part in told["parts"]].count(False) >= 1
+    done = cli("profile", "fit", tmp_path / "requests.csv", *OPTIONS)
+    assert (done.exit_code, "--base: is needed" in done.stderr) == (2, True)

@@ -64,6 +64,10 @@ def list_profiles(json: Json = False) -> None:
         "--memory-gib 22 --html errors.html",
         "trimtab profile fit perf_model.csv --gpu a100-80gb --model llama2-70b --tensor-parallel 4 "
         "--memory-gib 80 --weights-gib 32 --kv-bytes-per-token 81920",
+        "trimtab profile fit scrapes/*.txt --base h100-llama-3.1-8b --gpu H100 "
+        "--model meta-llama/Llama-3.1-8B --memory-gib 80",
+        "trimtab profile fit recordings/ --base roofline.yaml --gpu L4 --model Qwen/Qwen3-32B "
+        "--memory-gib 22 --tensor-parallel 4",
     ),
 )
 @grouped
@@ -72,7 +76,9 @@ def fit(
         list[Path],
         typer.Argument(
             help="CSV, also .gz: iterations (batch, context, prompt_tokens, seconds), operations of "
-            "LLMServingSim's profiler, Splitwise's table, rows of servers; .json: DistServe's coefficients.",
+            "LLMServingSim's profiler, Splitwise's table, rows of servers; .json: DistServe's coefficients. "
+            "What a server served: pages of its /metrics, recordings of the gateway, requests "
+            "(node, start_s, first_token_s, finish_s, prompt_tokens, output_tokens).",
             metavar="FILE…",
         ),
     ],
@@ -118,6 +124,12 @@ def fit(
     backend: Annotated[
         str, typer.Option("--backend", help="Of rows of servers: which one.", metavar="NAME")
     ] = "vllm",
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", help="Of what a server served: scale this profile, a name or file.", metavar="PROFILE"
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Write the profile here.", metavar="FILE")
     ] = DEFAULT_OUT,
@@ -128,7 +140,7 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit the iteration seconds of a model on a GPU to measurements."""
-    from trimtab.profiles import profile_text
+    from trimtab.profiles import load_profile, profile_text
     from trimtab.profiles.sources import Described, fit_files
     from trimtab.report.whole_files import check_file, write_text
 
@@ -145,9 +157,9 @@ def fit(
         kv_tokens,
         batch_max,
         token_budget,
-        notes="fitted to " + ", ".join(path.name for path in files),
+        notes="fitted to " + ", ".join(path.name for path in files) + (f"; scales {base}" if base else ""),
     )
-    fitted = fit_files(files, described, backend)
+    fitted = fit_files(files, described, backend, None if base is None else load_profile(base))
     write_text(out, profile_text(fitted.profile))
     if html is not None:
         from trimtab.report.profile_page import write_profile_report
@@ -157,9 +169,12 @@ def fit(
         from dataclasses import asdict
 
         errors = {kind: asdict(error) for kind, error in fitted.errors().items()}
-        print_json({"out": str(out), "kv_tokens": fitted.profile.kv_capacity, "errors": errors})
+        told = {"out": str(out), "kv_tokens": fitted.profile.kv_capacity, "errors": errors}
+        print_json(told | ({"parts": [asdict(part) for part in fitted.parts]} if fitted.parts else {}))
         return
     show(_table(fitted))
+    if fitted.parts:
+        show(_parts_table(fitted, base))
     for path in filter(None, (out, html)):
         note(where(path, path.stat().st_size), quiet=quiet)
 
@@ -222,4 +237,22 @@ def _table(fitted: FittedProfile) -> Table:
     for kind, error in fitted.errors().items():
         frac = (error.mean, error.median, error.p90)
         table.add_row(kind, f"{error.rows:,}", *(f"{100 * each:.2f}" for each in frac))
+    return table
+
+
+def _parts_table(fitted: FittedProfile, base: str | None) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, caption_justify="left")
+    seen = fitted.held_back.decoding
+    table.caption = (
+        f"Multiples of {base}, ± one standard deviation; what traffic does not tell stays near 1. "
+        f"Seen: means of {seen.min():.0f} to {seen.max():.0f} decoding rows; all else is extrapolated."
+    )
+    table.add_column("part")
+    table.add_column("multiple", justify="right", no_wrap=True)
+    table.add_column("from")
+    for part in fitted.parts:
+        origin = "measured" if part.is_measured else f"{base}, hardly measured"
+        table.add_row(part.name, f"{part.multiple:.2f} ± {part.sd:.2f}", origin)
     return table

@@ -51,6 +51,16 @@ class HeldBackError:
         return cls(len(error), float(error.mean()), float(np.median(error)), float(np.percentile(error, 90)))
 
 
+@dataclass(frozen=True, slots=True)
+class FittedPart:
+    """A part of another profile, and by how much it was scaled."""
+
+    name: str
+    multiple: float
+    sd: float  # standard deviation of the multiple
+    is_measured: bool  # False: the rows hardly tell it, so it is much as in the other profile
+
+
 @dataclass(frozen=True, eq=False)
 class FittedProfile:
     """A profile from all rows, and for each row what a fit of others predicts."""
@@ -60,6 +70,7 @@ class FittedProfile:
     mixed_error: HeldBackError | None
     held_back: IterationRows
     predicted_s: Floats  # [rows]
+    parts: tuple[FittedPart, ...] = ()  # of a profile that scales another
 
     def errors(self) -> dict[str, HeldBackError]:
         """Errors by the kind of iteration, of those that were held back."""

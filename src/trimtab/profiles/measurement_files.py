@@ -40,6 +40,7 @@ SERVED = (
     "model_path", "system", "precision", "backend", "mode", "tp_size", "pp_size", "attention_dp_size",
     "moe_ep_size", "silicon_data_source", "isl", "osl", "silicon_tpot_ms",
 )  # fmt: skip
+REQUESTS = ("node", "start_s", "first_token_s", "finish_s", "prompt_tokens", "output_tokens")
 ROWS = ("batch", "context", "prompt_tokens", "seconds")
 TABLE = ("batch", "size", "seconds")  # of node types with kind: table
 KINDS = {
@@ -51,10 +52,21 @@ KINDS = {
     "all_reduce": ALL_REDUCE,
     "splitwise": SPLITWISE,
     "served": SERVED,
+    "requests": REQUESTS,
     "rows": ROWS,
 }
 NEGATIVE = ("alpha",)  # columns that may be below 0
-TEXTS = {"layer", "model", "hardware", "n_label", "skew_rate_label", "kv_big_label", "kp_label", *SERVED}
+TEXTS = {
+    "node",
+    "layer",
+    "model",
+    "hardware",
+    "n_label",
+    "skew_rate_label",
+    "kv_big_label",
+    "kp_label",
+    *SERVED,
+}
 _CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 
 

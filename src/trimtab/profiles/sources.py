@@ -23,6 +23,7 @@ from trimtab.profiles.measurement_files import (
 )
 from trimtab.profiles.model_shapes import shape_of
 from trimtab.profiles.op_profiles import Operations, measurements_of
+from trimtab.profiles.served_sources import fit_requests, fit_serving, tells_of_serving
 from trimtab.validation.names import listed
 
 OPERATIONS = ("attention", "dense", "per_sequence")
@@ -71,12 +72,18 @@ class Described:
         }
 
 
-def fit_files(paths: Sequence[Path], described: Described, backend: str = "vllm") -> FittedProfile:
+def fit_files(
+    paths: Sequence[Path],
+    described: Described,
+    backend: str = "vllm",
+    base: LatencyProfile | None = None,
+) -> FittedProfile:
     """Fit a profile to files of one form.
 
     The forms: operations (attention, dense and per_sequence, with experts, skew and all-reduces where they
     apply), rows of iterations, Splitwise's table, DistServe's coefficients (.json), and rows of servers,
-    where `backend` and the fields of `described` choose the rows.
+    where `backend` and the fields of `described` choose the rows. Of what a server served (pages of its
+    metrics, recordings of the gateway, requests with their times) the parts of `base` are scaled.
 
     Raises UsageError: files of several forms or none, missing columns, negative times, too few rows.
     """
@@ -85,6 +92,8 @@ def fit_files(paths: Sequence[Path], described: Described, backend: str = "vllm"
     if len(paths) == 1 and paths[0].suffix == ".json":
         seconds = distserve_fields(paths[0], described.model, described.tensor_parallel)
         return _unchecked(LatencyProfile.model_validate(fields | seconds))
+    if any(tells_of_serving(path) for path in paths):
+        return fit_serving(paths, _needed(base), fields, shown)
     files = [read_measurements(path) for path in paths]
     kinds = {file.kind: file for file in files}
     if set(OPERATIONS) <= set(kinds) and set(kinds) <= {*OPERATIONS, *FURTHER} and len(kinds) == len(files):
@@ -95,6 +104,8 @@ def fit_files(paths: Sequence[Path], described: Described, backend: str = "vllm"
             f"files of one form; of operations also {listed(missing)}" if missing else "files of one form"
         )
         raise UsageError("make no profile together", file=shown, value=listed(kinds), expected=expected)
+    if files[0].kind == "requests":
+        return fit_requests(files, _needed(base), fields, shown)
     if files[0].kind == "served":
         return fit_served(_served(files[0], described, backend), fields, shown)
     rows = [_rows(file, described) for file in files]
@@ -102,6 +113,13 @@ def fit_files(paths: Sequence[Path], described: Described, backend: str = "vllm"
     for more in rows[1:]:
         joined = joined.joined(more)
     return fit_profile(Measurements(joined), fields, shown)
+
+
+def _needed(base: LatencyProfile | None) -> LatencyProfile:
+    if base is None:
+        expected = "a profile that is near, for what traffic does not tell; see `trimtab profile roofline`"
+        raise UsageError("is needed for what a server served", field="--base", expected=expected)
+    return base
 
 
 def _unchecked(profile: LatencyProfile) -> FittedProfile:

@@ -38,6 +38,9 @@ def write_profile_report(fitted: FittedProfile, path: Path, title: str) -> Path:
     cards = [FigureCard(name, f"Errors by {label}", hint) for name, _, _, label, hint in shown]
     told = {name: _rows(error) for name, error in fitted.errors().items()}
     body = section("errors", "Errors on rows held back", "", grouped_rows(told, {}))
+    if fitted.parts:
+        hint = "Of the profile that was scaled; ± one standard deviation."
+        body += section("parts", "Multiples of parts", hint, grouped_rows({"": _parts(fitted)}, {}))
     body += section("residuals", "Residuals", "Measured ÷ predicted − 1.", grid(cards, "30rem"))
     return write_text(path, html_of(Page(title, "Seconds of iterations, fitted.", {}, body, drawn)))
 
@@ -48,4 +51,11 @@ def _rows(error: HeldBackError) -> list[tuple[str, str, str]]:
         ("mean", f"{100 * error.mean:.2f}", "%"),
         ("median", f"{100 * error.median:.2f}", "%"),
         ("90th percentile", f"{100 * error.p90:.2f}", "%"),
+    ]
+
+
+def _parts(fitted: FittedProfile) -> list[tuple[str, str, str]]:
+    return [
+        (part.name, f"{part.multiple:.2f} ± {part.sd:.2f}", "" if part.is_measured else "hardly measured")
+        for part in fitted.parts
     ]

@@ -49,7 +49,7 @@ _POLARS_TYPES: Final[dict[Any, pl.DataType]] = {
 _COLUMNS_READ: Final = (
     *("arrival_s", "finish_s", "started_s", "service_s", "class", "model", "adapter", "units", "tenant"),
     *("priority", "deadline_s", "images", "steps", "prompt_tokens", "output_tokens", "session"),
-    *("payload_bytes", "transfer_s"),
+    *("payload_bytes", "transfer_s", "first_byte_s", "cached_tokens"),
     *("prefix_blocks", "node", "outcome", "refusal", "status"),
 )
 _HINTS: Final = get_type_hints(RequestRow)
@@ -188,6 +188,43 @@ def read_requests(
     Raises:
         TraceError: a damaged file, or no request in it.
     """
+    rows = _all_rows(recording, progress)
+    marked = rows.with_columns(_left_out=_left_out())
+    dropped = dict(marked["_left_out"].drop_nulls().value_counts().sort("_left_out").iter_rows())
+    kept = marked.filter(pl.col("_left_out").is_null())
+    if kept.is_empty():
+        raise TraceError("no requests in the recording", file=str(recording.files[0]), value=dropped or None)
+    return _canonical(kept, recording), dropped
+
+
+def read_answers(recording: Recording) -> pl.DataFrame:
+    """Finished requests whose tokens and first byte are known, by the time at which a node got them.
+
+    node (name), type (of the node), start_s, first_token_s, finish_s, prompt_tokens, cached_tokens and
+    output_tokens. The first byte stands for the first token: of streams.
+    """
+    named, typed = (
+        {int(node["idx"]): str(node[key]) for node in recording.nodes} for key in ("name", "type")
+    )
+    known = pl.col("output_tokens", "prompt_tokens", "first_byte_s", "started_s", "service_s").is_not_null()
+    return (
+        _all_rows(recording)
+        .filter(pl.col("outcome") == "done", known)
+        .select(
+            node=pl.col("node").replace_strict(named, return_dtype=pl.String),
+            type=pl.col("node").replace_strict(typed, return_dtype=pl.String),
+            start_s=pl.col("started_s"),
+            first_token_s=pl.col("first_byte_s"),
+            finish_s=pl.col("started_s") + pl.col("service_s"),
+            prompt_tokens=pl.col("prompt_tokens"),
+            cached_tokens=pl.col("cached_tokens").fill_null(0),
+            output_tokens=pl.col("output_tokens"),
+        )
+        .sort("start_s")
+    )
+
+
+def _all_rows(recording: Recording, progress: Progress | None = None) -> pl.DataFrame:
     total = sum(file.stat().st_size for file in recording.files)
     done, tables = 0, []
     parts = {key: p for p, key in enumerate(sorted({_part(head) for head in recording.writers}))}
@@ -196,13 +233,7 @@ def read_requests(
         done += file.stat().st_size
         if progress is not None:
             progress(done, total)
-    rows = pl.concat(tables)
-    marked = rows.with_columns(_left_out=_left_out())
-    dropped = dict(marked["_left_out"].drop_nulls().value_counts().sort("_left_out").iter_rows())
-    kept = marked.filter(pl.col("_left_out").is_null())
-    if kept.is_empty():
-        raise TraceError("no requests in the recording", file=str(recording.files[0]), value=dropped or None)
-    return _canonical(kept, recording), dropped
+    return pl.concat(tables)
 
 
 def _worker(note: Mapping[str, Any]) -> int:

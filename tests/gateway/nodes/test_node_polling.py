@@ -11,8 +11,9 @@ from support.gateway.node_world import Backend, VirtualLoop, fleet_of, spec
 from support.ports import reserved_port
 from support.waiting import until
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, SampleFinder, pieces, rates
+from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, rates
 from trimtab.gateway.nodes.polling import Poller, PollingOptions
+from trimtab.traces.prometheus_text import SampleFinder, pieces
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

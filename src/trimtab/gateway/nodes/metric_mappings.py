@@ -8,81 +8,16 @@ Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens`; `cpu_cores`, `cpu_busy
 `memory_used_frac`, `disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
 `net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
 `gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).
-
-Reads named samples out of a page in Prometheus' text format, at C speed.
-
-A page of an exporter has a thousand lines of which a few matter, so one pattern over the bytes finds the
-lines instead of a parser that reads each of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One line of a page."""
-
-    name: str
-    labels_text: str
-    value: float
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels, parsed when asked for."""
-        found = _LABEL.findall(self.labels_text)
-        return {name: _ESCAPED.sub(_unescape, text) for name, text in found}
-
-    def label(self, name: str) -> str:
-        """One label; "" = it has none of this name."""
-        return self.labels.get(name, "")
-
-
-class SampleFinder:
-    """Finds the samples of given names in pages."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        alternatives = b"|".join(re.escape(name.encode()) for name in sorted(names, key=len, reverse=True))
-        self._line = re.compile(
-            rb"^(" + alternatives + rb')[ \t]*(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\})?[ \t]+(\S+)',
-            re.MULTILINE,
-        )
-
-    def samples(self, page: bytes) -> Iterator[Sample]:
-        """Samples in the order of the page; malformed lines and NaN are skipped."""
-        for name, labels, value in self._line.findall(page):
-            number = _number(value)
-            if number == number:
-                yield Sample(name.decode(), labels.decode(errors="replace"), number)
-
-
-def pieces(page: bytes, size: int) -> Iterator[bytes]:
-    """The page in pieces of whole lines, of about `size` bytes."""
-    start = 0
-    while start < len(page):
-        end = page.find(b"\n", start + size)
-        end = len(page) if end < 0 else end + 1
-        yield page[start:end]
-        start = end
-
-
-def _number(text: bytes) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]
-
+from trimtab.traces.prometheus_text import KV_CACHES, Sample, SampleFinder, kv_tokens
 
 _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "vllm:num_requests_running": "running",
@@ -102,10 +37,6 @@ _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "tgi_queue_size": "waiting",
 }
 _ADAPTERS = "vllm:lora_requests_info"
-_CACHES = {  # labels of the number and the size of blocks of KV memory
-    "vllm:cache_config_info": ("num_gpu_blocks", "block_size"),
-    "sglang:cache_config_info": ("num_pages", "page_size"),
-}
 _CPU = "node_cpu_seconds_total"
 _DISK_BUSY = "node_disk_io_time_seconds_total"
 _MEMORY_ALL, _MEMORY_FREE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
@@ -121,7 +52,7 @@ _GIB, _MIB_PER_GIB = float(1 << 30), 1024.0
 _NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
 
 _MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE, _LINK_SPEED)
-SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *_CACHES, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
+SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *KV_CACHES, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
 
 
 @dataclass(slots=True)
@@ -155,8 +86,8 @@ class Reader:
                 self._take_device(sample)
             elif sample.name == _ADAPTERS:
                 self._take_adapters(sample)
-            elif sample.name in _CACHES:
-                self._values["kv_tokens"].append(_kv_tokens(sample))
+            elif sample.name in KV_CACHES:
+                self._values["kv_tokens"].append(kv_tokens(sample))
             else:
                 self._values[_GAUGES.get(sample.name, sample.name)].append(sample.value)
 
@@ -222,12 +153,6 @@ def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> Non
     if used + free > 0:
         gauges["gpu_memory_gib"] = (used + free) / _MIB_PER_GIB
         gauges["gpu_memory_used_frac"] = used / (used + free)
-
-
-def _kv_tokens(sample: Sample) -> float:
-    """Tokens that the KV memory of an engine holds; 0 where its labels do not say."""
-    many, size = (sample.label(name) for name in _CACHES[sample.name])
-    return float(many) * float(size) if many.isdigit() and size.isdigit() else 0.0
 
 
 def _adapters(sample: Sample) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.address import Address, beside
 from trimtab.gateway.nodes.fleet import Fleet
-from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, pieces, rates
+from trimtab.gateway.nodes.metric_mappings import SAMPLE_FINDER, Reader, Reading, rates
 from trimtab.gateway.nodes.node_calls import ProbeClient, UnansweredError
 from trimtab.gateway.nodes.periodic import PeriodicTask
+from trimtab.traces.prometheus_text import pieces
 
 _MOST_APART_S = 0.02  # between the starts of two fetches
 _SPREAD_FRAC = 0.8  # of the period, over which a round is spread
