@@ -14,6 +14,7 @@ from trimtab.cli.shared_options import (
     Quiet,
     ScenarioOptions,
     Simulations,
+    Slo,
     TraceRows,
     policies_option,
     read_ahead,
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
             "trimtab advise recordings/",
             "trimtab advise jobs.csv cluster.yaml --profiles speeds/",
             "trimtab advise trace.csv cluster.yaml --load 0.8 --policy late-binding --policy round-robin",
+            "trimtab advise trace.csv cluster.yaml --slo 'ttft_p99<2s, tpot_p99<80ms, goodput>0.95'",
         ),
     )(grouped(advise))
 
@@ -54,18 +56,26 @@ def advise(
         typer.Option("--profiles", help="Take the speeds of training jobs from here.", metavar="PATH"),
     ] = None,
     policy: Annotated[list[str] | None, policies_option("Compare", "six that cost little time")] = None,
+    slo: Slo = None,
     jobs: Simulations = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Say in words which policy fits, what limits the cluster, and what one more node would bring."""
+    from trimtab.experiments.serving.objectives import met_by, objectives_among
+    from trimtab.report.advice_texts import objective_texts
+
     options = ScenarioOptions(trace=trace, cluster=cluster, load=load)
-    _, scenario = options.of_any_kind(rows, table, profiles=profiles)
+    kind, scenario = options.of_any_kind(rows, table, profiles=profiles)
+    objectives = objectives_among(slo, kind.metrics, kind.title)
     read_ahead(scenario, quiet=quiet or json)
     with spinner(f"simulating {scenario.name}", quiet=quiet or json):
         said, comparison = _advised(scenario, policy, jobs)
+    met = {"met_by": met_by(comparison, objectives)} if objectives else {}
+    if objectives:
+        said["Objectives"] = objective_texts(comparison, objectives)
     if json:
-        print_json({"advice": said, "comparison": comparison.to_dict()})
+        print_json({"advice": said, "comparison": comparison.to_dict(), **met})
         return
     for topic, sentences in said.items():
         print(f"{topic}")

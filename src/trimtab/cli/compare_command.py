@@ -20,6 +20,7 @@ from trimtab.cli.shared_options import (
     Quiet,
     ScenarioOptions,
     Simulations,
+    Slo,
     TraceRows,
     out_option,
     policies_option,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from trimtab.experiments.compare.kind import PolicyTiming
     from trimtab.experiments.kinds import AnyScenarioKind
     from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
-    from trimtab.experiments.serving.objectives import Objective
 
 DEFAULT_OUT = Path("trimtab-out")
 
@@ -99,14 +99,7 @@ def compare(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Say which policies meet these: 'ttft_p99<2s, goodput>0.95'.",
-            metavar="OBJECTIVES",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    slo: Slo = None,
     out: Annotated[Path, out_option()] = DEFAULT_OUT,
     report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
     timing: Annotated[
@@ -135,10 +128,11 @@ def compare(
     Ways of sharing nodes between both are compared on shared-cluster.
     """
     from trimtab.experiments.compare import Interrupted
+    from trimtab.experiments.serving.objectives import met_by, objectives_among
     from trimtab.report.results_folder import write_results
 
     kind, scenario = options.of_any_kind(rows, table, profiles=profiles, policies=policy, seeds=seeds)
-    objectives = _objectives(slo, kind)
+    objectives = objectives_among(slo, kind.metrics, kind.title)
     read_ahead(scenario, quiet=quiet or json)
     wanted = (sort, *(metric or ()))
     of_trace = {"--limit": "limit", "--sample": "rows"} if options.trace is not None else {}
@@ -155,42 +149,14 @@ def compare(
     written = write_results(comparison, out, with_report=report)
     if json:
         timed = {"timing": [asdict(t) for t in timings]} if timing else {}
-        met = {"met_by": _met_by(comparison, objectives)} if objectives else {}
+        met = {"met_by": met_by(comparison, objectives)} if objectives else {}
         print_json({**comparison.to_dict(), **timed, **met})
         return
     _print(comparison, sort or comparison.scenario.sort_by, metric, timings)
-    for objective, met_by in _met_by(comparison, objectives).items():
-        stdout_console().print(f"{objective}: met by {', '.join(met_by) or 'no policy'}", markup=False)
+    for objective, policies in met_by(comparison, objectives).items():
+        stdout_console().print(f"{objective}: met by {', '.join(policies) or 'no policy'}", markup=False)
     note_folded(comparison.notes(), out / "results.json", quiet=quiet)
     note_written(written, quiet=quiet)
-
-
-def _objectives(text: str | None, kind: AnyScenarioKind) -> tuple[Objective, ...]:
-    """Raises UsageError."""
-    if text is None:
-        return ()
-    from trimtab.errors import UsageError
-    from trimtab.experiments.serving.objectives import objectives_of
-
-    objectives = objectives_of(text)
-    for objective in objectives:
-        if objective.metric not in kind.metrics:
-            expected = f"metrics of {kind.title}"
-            raise UsageError("no such metric", field="--slo", value=objective.metric, expected=expected)
-    return objectives
-
-
-def _met_by(comparison: Comparison, objectives: Sequence[Objective]) -> dict[str, list[str]]:
-    """The policies whose mean meets each objective, best first; one without a rank meets none."""
-    ranked = [result for result in comparison.ranked() if result.is_ranked]
-    return {
-        str(objective): [
-            result.policy
-            for result in ranked
-            if objective.overshoot({objective.metric: result.metrics[objective.metric].mean}) <= 0.0
-        ]
-        for objective in objectives
-    }
 
 
 def _compare(

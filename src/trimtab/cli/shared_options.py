@@ -48,6 +48,15 @@ Simulations: TypeAlias = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Simulations at a time.  [dim]Default: one per core[/dim]"),
 ]
+Slo: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--slo",
+        help="Say which policies meet these: 'ttft_p99<2s, goodput>0.95'.",
+        metavar="OBJECTIVES",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
 
 
 def policy_option(text: str, *, has_default: bool = False, panel: str | None = None) -> Any:

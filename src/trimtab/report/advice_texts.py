@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from trimtab.experiments.serving.objectives import met_by
 from trimtab.report.number_formats import percent_text, rounded, time_unit, title_of
 from trimtab.report.paired import Verdict, against_best
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison, PolicyResult
     from trimtab.experiments.compare.comparison import OneMore
     from trimtab.experiments.serving.advice import AdviceFigures
+    from trimtab.experiments.serving.objectives import Objective
     from trimtab.experiments.training.training_advice import Binding, TrainingAdvice
 
 NAMED: Final = 4  # policies in a sentence
@@ -87,6 +89,25 @@ def advice(figures: AdviceFigures) -> dict[str, list[str]]:
         "One node more": _one_more_texts(figures.comparison, figures.one_more),
         "Where the model does not hold": _doubts(figures),
     }
+
+
+def objective_texts(comparison: Comparison, objectives: Sequence[Objective]) -> list[str]:
+    """Which policies meet each objective, or how near the nearest comes."""
+    said = []
+    for objective, policies in zip(objectives, met_by(comparison, objectives).values(), strict=True):
+        metric = comparison.kind.metrics[objective.metric]
+        means = {r.policy: r.metrics[metric.name].mean for r in comparison.ranked() if r.is_ranked}
+        told = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+        if policies:
+            said.append(f"{objective}: met by {', '.join(policies)}.")
+        elif not told:
+            said.append(f"{objective}: met by no policy.")
+        else:
+            nearest = min(told, key=lambda name: objective.overshoot({metric.name: told[name]}))
+            unit = f" {metric.unit}" if metric.unit == "s" else ""
+            found = f"{rounded(told[nearest])}{unit}"
+            said.append(f"{objective}: met by no policy; nearest is {nearest} with {found}.")
+    return said
 
 
 def _limits(figures: AdviceFigures) -> list[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trimtab.errors import UsageError
 from trimtab.metrics import METRICS
 from trimtab.validation.names import nearest
+
+if TYPE_CHECKING:
+    from trimtab.experiments.compare import Comparison
+    from trimtab.metrics import Metric
 
 _OBJECTIVE: Final = re.compile(
     r"(?P<metric>\w+)\s*(?P<sign>[<>])=?\s*(?P<value>[0-9.eE+-]+)\s*(?P<unit>ms|s|%)?"
@@ -67,6 +71,29 @@ class Objective:
 def objectives_of(text: str) -> tuple[Objective, ...]:
     """Objectives separated by commas. Raises UsageError."""
     return tuple(Objective.parsed(part) for part in text.split(","))
+
+
+def objectives_among(text: str | None, metrics: Mapping[str, Metric], title: str) -> tuple[Objective, ...]:
+    """Objectives of these metrics, those of what `title` calls; None has none. Raises UsageError."""
+    objectives = () if text is None else objectives_of(text)
+    for objective in objectives:
+        if objective.metric not in metrics:
+            expected = f"metrics of {title}"
+            raise UsageError("no such metric", field="--slo", value=objective.metric, expected=expected)
+    return objectives
+
+
+def met_by(comparison: Comparison, objectives: Sequence[Objective]) -> dict[str, list[str]]:
+    """The policies whose mean meets each objective, best first; one without a rank meets none."""
+    ranked = [result for result in comparison.ranked() if result.is_ranked]
+    return {
+        str(objective): [
+            result.policy
+            for result in ranked
+            if objective.overshoot({objective.metric: result.metrics[objective.metric].mean}) <= 0.0
+        ]
+        for objective in objectives
+    }
 
 
 def _metric(name: str, text: str) -> str:
