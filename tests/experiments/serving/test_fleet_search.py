@@ -32,6 +32,7 @@ def searched(  # type: ignore[no-untyped-def]
         nodes_max=nodes_max,
         usd_max=usd_max,
         is_over=is_over,
+        directions=[tuple(int(t == u) for u in range(len(prices))) for t in range(len(prices))],
     )
     return found, tested
 
@@ -114,3 +115,24 @@ def test_objectives_as_texts() -> None:
 def test_texts_that_are_no_objectives(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         objectives_of(text)
+
+
+def test_pairs_are_lowered_to_what_each_pool_needs() -> None:
+    """One type that reads prompts, two that make tokens: 3 of the first, and 10 of the others."""
+
+    def is_met(mix: Mix) -> bool:
+        return mix[0] >= 3 and 2 * mix[1] + mix[2] >= 10
+
+    found = cheapest_mix(
+        (5.0, 3.0, 1.0),
+        is_met,
+        lambda mixes: (mixes[:, 0] > 0) & (mixes[:, 1] + mixes[:, 2] > 0),
+        lambda mixes: mixes.sum(axis=1).astype(float),
+        unpaid=lambda mixes: np.zeros(len(mixes)),
+        unpaid_max=0.0,
+        nodes_max=20,
+        usd_max=np.inf,
+        is_over=lambda: False,
+        directions=[(1, 1, 0), (1, 0, 1)],
+    )
+    assert (found.best, found.is_proven) == ((3, 0, 10), True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.loader import scenario_on
 from trimtab.experiments.serving.objectives import objectives_of
@@ -105,3 +105,39 @@ def test_what_cannot_be_sized_is_refused(scenario: Scenario) -> None:
     unpriced = free.model_copy(update={"cluster": free.cluster.model_copy(update={"types": types})})
     with pytest.raises(UsageError, match="price above 0"):
         size_fleet(scenario.with_overrides(cluster=unpriced), objectives_of("completion_p99<5s"))
+
+
+POOLS = """
+types:
+  reader: {memory_gib: 80, usd_per_hour: 4, service: {kind: llm, profile: h100-llama-3.1-8b, role: prefill}}
+  maker: {memory_gib: 48, usd_per_hour: 1.5, service: {kind: llm, profile: l40s-llama-3.1-8b, role: decode}}
+classes:
+  chat: {unit: output token, prompt_token_units: 0.05, disaggregated: true}
+"""
+
+
+def test_nodes_of_both_pools_are_counted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rows = "".join(f"{t / 6},{2000 + int(900 * x)},120\n" for t, x in enumerate(rng.random(120)))
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    (tmp_path / "types.yaml").write_text(POOLS)
+    pools = scenario_on(tmp_path / "t.csv", load_node_types(tmp_path / "types.yaml"))
+    objectives = objectives_of("ttft_p99<0.5s, tpot_p99<30ms")
+    done = size_fleet(pools, objectives, nodes_max=6)
+
+    def is_met(reader: int, maker: int) -> bool:
+        part = with_counts(pools, {"reader": reader, "maker": maker})
+        metrics = simulate(pools.with_overrides(cluster=part), "late-binding").metrics
+        return all(objective.overshoot(metrics) <= 0.0 for objective in objectives)
+
+    every = [(r, m) for r, m in itertools.product(range(1, 6), range(1, 6)) if r + m <= 6]
+    cheapest = min((mix for mix in every if is_met(*mix)), key=lambda mix: 4.0 * mix[0] + 1.5 * mix[1])
+    assert done.is_proven
+    assert done.best is not None
+    assert tuple(done.best.nodes.values()) == cheapest
+    assert cheapest[0] != cheapest[1]
+    with pytest.raises(ScenarioError, match=r"disaggregated: has no nodes for a role \(got 'decode'\)"):
+        size_fleet(
+            pools.with_overrides(cluster=parse_node_types(POOLS.replace("role: decode", "role: prefill"))),
+            objectives,
+        )

@@ -1,7 +1,8 @@
 """The cheapest mix of nodes that meets objectives, by few tests of mixes.
 
 A mix is a count of nodes for each type. One more node of any type is taken never to harm: then a mix that
-fails does so with fewer nodes too, and those need no test. First each type alone is searched by halving. Then
+fails does so with fewer nodes too, and those need no test. First each type alone is searched by halving, or
+each pair of a type that reads prompts and one that makes tokens, whose counts are then lowered. Then
 the most expensive mixes below the best price are tested, those of most capacity first: one that meets the
 objectives lowers the price, one that fails rules out all mixes below it. When none is left, the best is
 proven.
@@ -46,6 +47,7 @@ def cheapest_mix(
     usd_max: float,
     is_over: Callable[[], bool],
     left: Callable[[int], None] | None = None,
+    directions: Sequence[Mix],
 ) -> Found:
     """Search the mixes of at most `nodes_max` nodes that cost at most `usd_max`.
 
@@ -61,6 +63,7 @@ def cheapest_mix(
         usd_max: most that a mix may cost.
         is_over: whether the time is used up.
         left: told how many mixes are left after each test.
+        directions: mixes whose multiples are searched first, such as a node of each type.
 
     Raises UsageError if there are more than `MIXES_MAX` of them.
     """
@@ -74,9 +77,11 @@ def cheapest_mix(
         return float(cost(np.array([mix]))[0])
 
     best: Mix | None = None
-    for alone in _each_alone(len(usd), cost, is_met, could_meet, nodes_max, usd_max, is_over):
-        if alone is not None and (best is None or cost_of(alone) < cost_of(best)):
-            best = alone
+    for found in _along(directions, cost, is_met, could_meet, nodes_max, usd_max, is_over):
+        if found is not None and (best is None or cost_of(found) < cost_of(best)):
+            best = found
+    if best is not None and np.count_nonzero(best) > 1:
+        best = _lowered(best, lambda mix: bool(could_meet(np.array([mix]))[0]) and is_met(mix), is_over)
     limit_usd = usd_max if best is None else cost_of(best)
     _refuse_too_many(usd, nodes_max, limit_usd + unpaid_max)
     mixes = _mixes(usd, nodes_max, limit_usd + unpaid_max)
@@ -103,8 +108,8 @@ def weighted(mixes: IntArray, of_type: NDArray[Any]) -> NDArray[Any]:
     return summed
 
 
-def _each_alone(
-    types: int,
+def _along(
+    directions: Sequence[Mix],
     cost: Callable[[IntArray], NDArray[np.float64]],
     is_met: Callable[[Mix], bool],
     could_meet: Callable[[IntArray], NDArray[np.bool_]],
@@ -112,13 +117,13 @@ def _each_alone(
     usd_max: float,
     is_over: Callable[[], bool],
 ) -> Iterator[Mix | None]:
-    """The least number of nodes of each type alone that meets the objectives; None where none does."""
-    for t in range(types):
+    """The least multiple of each direction that meets the objectives; None where none does."""
+    for direction in directions:
 
-        def mix(count: int, t: int = t) -> Mix:
-            return tuple(count if other == t else 0 for other in range(types))
+        def mix(count: int, direction: Mix = direction) -> Mix:
+            return tuple(count * n for n in direction)
 
-        counts = np.array([mix(count) for count in range(1, nodes_max + 1)], dtype=np.int64)
+        counts = np.array([mix(count) for count in range(1, nodes_max // sum(direction) + 1)], dtype=np.int64)
         counts = counts[cost(counts) <= usd_max + _SAME_USD]
         most = len(counts)
         able = np.flatnonzero(could_meet(counts)) if len(counts) else np.zeros(0, dtype=np.int64)
@@ -135,6 +140,20 @@ def _each_alone(
             middle = (low + high) // 2
             low, high = (low, middle) if is_met(mix(middle)) else (middle + 1, high)
         yield mix(high)
+
+
+def _lowered(mix: Mix, is_met: Callable[[Mix], bool], is_over: Callable[[], bool]) -> Mix:
+    """With as few nodes of each type, one after the other, as still meet the objectives."""
+    for t in range(len(mix)):
+        low, high = 0, mix[t]
+        while low < high and not is_over():
+            middle = (low + high) // 2
+            if is_met((*mix[:t], middle, *mix[t + 1 :])):
+                high = middle
+            else:
+                low = middle + 1
+        mix = (*mix[:t], high, *mix[t + 1 :])
+    return mix
 
 
 def _refuse_too_many(usd: NDArray[np.float64], nodes_max: int, limit_usd: float) -> None:

@@ -10,6 +10,7 @@ simulated.
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from numpy.typing import NDArray
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build
+from trimtab.experiments.scenario.build.disaggregation import ROLES
 from trimtab.experiments.scenario.loader import part_of
+from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.experiments.serving.fleet_search import IntArray, Mix, cheapest_mix, weighted
 from trimtab.experiments.serving.objectives import Objective
@@ -222,7 +225,11 @@ class _Search:
         if free:
             expected = "a price above 0 for each node type: the search is for the cheapest"
             raise UsageError("costs nothing", field="usd_per_hour", value=free, expected=expected)
-        self.alone = [build(self._with({name: 1}), seed) for name in self.types]
+        self.pools = _pools(self.part)
+        self.directions = _directions(len(self.types), self.pools)
+        if not self.directions:
+            build(self.scenario, seed)  # refuses a pool without nodes
+        self.alone = [build(self._with(self._beside(t)), seed) for t in range(len(self.types))]
         self.rate_per_s = self._rate_per_s()
         self.per_node = np.array([_finite(inputs.capacity_per_s) for inputs in self.alone])
         self.fleets: dict[Mix, Fleet] = {}
@@ -241,6 +248,7 @@ class _Search:
             usd_max=usd_max,
             is_over=lambda: time.monotonic() > end_s,
             left=None if told is None else lambda left: told(len(self.fleets), left),
+            directions=self.directions,
         )
         if not self.fleets:
             raise UsageError(
@@ -264,6 +272,11 @@ class _Search:
             span_s=self.span_s,
             part=self.part,
         )
+
+    def _beside(self, t: int) -> dict[str, int]:
+        """A node of a type, with one of the other pool where it cannot serve alone."""
+        direction = next(each for each in self.directions if each[t])
+        return {name: n for name, n in zip(self.types, direction, strict=True) if n}
 
     def _with(self, nodes: Mapping[str, int]) -> Scenario:
         return self.scenario.with_overrides(cluster=with_counts(self.part, nodes))
@@ -298,7 +311,8 @@ class _Search:
         capacity = weighted(served, self.per_node)
         is_alike = len(self.alone[0].cluster.class_names) == 1
         fits = self.rate_per_s * self.span_s <= capacity * (self.span_s + behind_s) if is_alike else True
-        return np.asarray((served.sum(axis=1) > 0) & fits, dtype=bool)
+        has_pools = np.all([served[:, pool].sum(axis=1) > 0 for pool in self.pools], axis=0)
+        return np.asarray(has_pools & fits, dtype=bool)
 
     def _fleet(self, mix: Mix) -> Fleet:
         if mix not in self.fleets:
@@ -339,6 +353,23 @@ class _Search:
 
 
 _ALWAYS: Final = ("completion_mean_s", "completion_p99_s", "slo_attained_frac", "makespan_s")
+
+
+def _pools(part: ClusterPart) -> tuple[list[int], ...]:
+    """Positions of the types of which a mix needs a node: any, or one for each stage of served in two."""
+    kinds = [kind.service for kind in part.cluster.types.values()]
+    if not any(service.disaggregated for service in part.classes.values()):
+        return (list(range(len(kinds))),)
+    return tuple(
+        [t for t, kind in enumerate(kinds) if isinstance(kind, ModelService) and kind.role in (role, "both")]
+        for role in ROLES
+    )
+
+
+def _directions(types: int, pools: Sequence[Sequence[int]]) -> list[Mix]:
+    """Mixes of a node from each pool."""
+    chosen = {frozenset(nodes): None for nodes in itertools.product(*pools)}
+    return [tuple(int(t in nodes) for t in range(types)) for nodes in chosen]
 
 
 def _finite(capacity_per_s: float) -> float:
