@@ -37,6 +37,22 @@ def test_objectives_say_which_policies_meet_them(cli, tmp_path):
     assert "--slo: no such metric" in refused.stderr
 
 
+def test_objectives_of_tokens_need_a_node_that_serves_them(cli, tmp_path):
+    trace, cluster = write_trace(tmp_path / "t.csv"), write_cluster(tmp_path / "c.yaml")
+    slo = ["--slo", "ttft_p99<1s"]
+    for command in (
+        ["advise", trace, cluster],
+        ["compare", "--trace", trace, "--cluster", cluster],
+        ["size", trace, "--node-types", cluster],
+    ):
+        done = cli(*command, *slo)
+        assert done.exit_code == 2, done.stdout
+        told = (
+            "--slo: is of tokens, but all nodes serve a request a slot (got 'ttft_p99_s<1'); expected a node"
+        )
+        assert told in done.stderr
+
+
 def test_training_jobs_are_told_from_requests_and_get_their_own_answers(cli, tmp_path):
     (tmp_path / "jobs.csv").write_text("job_id,submit_s,gpus,duration_s\na,0,2,100\nb,0,2,100\nc,0,1,100\n")
     (tmp_path / "c.yaml").write_text(

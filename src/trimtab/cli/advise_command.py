@@ -67,7 +67,7 @@ def advise(
 
     options = ScenarioOptions(trace=trace, cluster=cluster, load=load)
     kind, scenario = options.of_any_kind(rows, table, profiles=profiles)
-    objectives = objectives_among(slo, kind.metrics, kind.title)
+    objectives = objectives_among(slo, kind.metrics, kind.title, scenario)
     read_ahead(scenario, quiet=quiet or json)
     with spinner(f"simulating {scenario.name}", quiet=quiet or json):
         said, comparison = _advised(scenario, policy, jobs)

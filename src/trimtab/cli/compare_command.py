@@ -132,7 +132,7 @@ def compare(
     from trimtab.report.results_folder import write_results
 
     kind, scenario = options.of_any_kind(rows, table, profiles=profiles, policies=policy, seeds=seeds)
-    objectives = objectives_among(slo, kind.metrics, kind.title)
+    objectives = objectives_among(slo, kind.metrics, kind.title, scenario)
     read_ahead(scenario, quiet=quiet or json)
     wanted = (sort, *(metric or ()))
     of_trace = {"--limit": "limit", "--sample": "rows"} if options.trace is not None else {}

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trimtab.errors import UsageError
+from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.metrics import METRICS
 from trimtab.validation.names import nearest
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
+    from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
     from trimtab.metrics import Metric
 
 _OBJECTIVE: Final = re.compile(
@@ -25,6 +29,7 @@ _HELPED: Final = (
     *("stretch", "first_output", "stage_queueing", "ttft", "tpot", "itl"),
 )
 """Beginnings of metrics that one more node makes better or leaves: what the search for a fleet rests on."""
+_OF_TOKENS: Final = ("ttft", "tpot", "itl")
 _EXPECTED: Final = "METRIC<SECONDS or METRIC>FRACTION, such as completion_p99_s<60 or slo_attained>99%"
 
 
@@ -73,14 +78,29 @@ def objectives_of(text: str) -> tuple[Objective, ...]:
     return tuple(Objective.parsed(part) for part in text.split(","))
 
 
-def objectives_among(text: str | None, metrics: Mapping[str, Metric], title: str) -> tuple[Objective, ...]:
+def objectives_among(
+    text: str | None, metrics: Mapping[str, Metric], title: str, scenario: ScenarioFile
+) -> tuple[Objective, ...]:
     """Objectives of these metrics, those of what `title` calls; None has none. Raises UsageError."""
     objectives = () if text is None else objectives_of(text)
+    if isinstance(scenario, Scenario):
+        refuse_tokens_of_slots(objectives, scenario.cluster)
     for objective in objectives:
         if objective.metric not in metrics:
             expected = f"metrics of {title}"
             raise UsageError("no such metric", field="--slo", value=objective.metric, expected=expected)
     return objectives
+
+
+def refuse_tokens_of_slots(objectives: Sequence[Objective], cluster: ClusterSpec) -> None:
+    """Raises UsageError for objectives of tokens where no node type serves a language model."""
+    if any(isinstance(kind.service, ModelService) for kind in cluster.types.values()):
+        return
+    for objective in objectives:
+        if objective.metric.startswith(_OF_TOKENS):
+            expected = "a node type with service: {kind: llm, …}, or an objective of completion"
+            problem = "is of tokens, but all nodes serve a request a slot"
+            raise UsageError(problem, field="--slo", value=str(objective), expected=expected)
 
 
 def met_by(comparison: Comparison, objectives: Sequence[Objective]) -> dict[str, list[str]]:

@@ -28,7 +28,7 @@ from trimtab.experiments.scenario.loader import part_of
 from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.experiments.serving.fleet_search import IntArray, Mix, cheapest_mix, weighted
-from trimtab.experiments.serving.objectives import Objective
+from trimtab.experiments.serving.objectives import Objective, refuse_tokens_of_slots
 from trimtab.experiments.serving.run import simulate_inputs
 from trimtab.policies import canonical
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
@@ -214,6 +214,7 @@ class _Search:
         self.policies = tuple(dict.fromkeys(map(canonical, named)))
         self.scenario = _ready(scenario, growth)
         self.part = self.scenario.cluster_part()
+        refuse_tokens_of_slots(objectives, self.part.cluster)
         self.types = tuple(self.part.cluster.types)
         self.prices = [self.part.cluster.types[name].usd_per_hour for name in self.types]
         # Prices that end when a node is down.
