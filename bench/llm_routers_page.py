@@ -30,6 +30,8 @@ far of prompts of about the same length.
   the intervals of Azure and Mooncake there say little. All policies get the same requests.
 - The constants of `llm-headroom` were chosen on two other seeds. Like `predicted-latency` with SLOs it knows the targets.
   Rates are found within 2 %.
+- Mooncake on 64 replicas was measured at commit ab485b07, all else at 0bba65a0, when a replica told the seconds of its
+  iterations only after its first request.
 - Ratios are taken seed by seed over the best of all other policies in that cell, which is chosen afterwards, ± half the
   width of their 95 % interval.
 """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.conformance_cases import ENGINE_CASES, SPECS, in_turn, pair
-from support.engines import engine_cluster, model_type, shared_type, token_requests
+from support.engines import engine_cluster, measured_type, model_type, shared_type, token_requests
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
 from trimtab.engine.provided import provided_by
@@ -59,6 +59,14 @@ def test_shared_nodes_serve_as_many_as_their_processors_at_full_speed(slots: int
     c = engine_cluster([two_processors], [0, 0], slots=slots)
     r = token_requests(c, [0.0], [1], [1])
     assert (Need.FULL_SPEED in provided_by(c, r, ENGINE_CASES["mixed"]()[2])) == is_met
+
+
+def test_measured_nodes_are_full_speed_if_as_many_as_slots_are_served_as_fast_as_one() -> None:
+    for seconds, is_met in (((1.0, 1.0, 1.0), True), ((1.0, 1.0, 1.5), False)):
+        c = engine_cluster([measured_type((1.0,), np.reshape(seconds, (3, 1)))], [0], slots=2)
+        c.engines.slowdown[0, :3] = np.array(seconds) / seconds[2]  # type: ignore[union-attr]  # as built
+        r = token_requests(c, [0.0], [1], [1])
+        assert (Need.FULL_SPEED in provided_by(c, r, Options())) == is_met
 
 
 @pytest.mark.parametrize("spec", [name for name in names("dispatch") if name not in EXCLUDED])

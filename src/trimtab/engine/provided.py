@@ -99,8 +99,9 @@ def _is_full_speed(cluster: Cluster) -> bool:
         return True
     kinds = cluster.engines.types[cluster.type_idx]
     served = np.where(kinds["service"] == SHARED, np.minimum(cluster.slots, kinds["batch_max"]), 1)
-    slowdown = cluster.engines.slowdown[cluster.type_idx, served]
-    is_shared_well = (kinds["service"] == SHARED) & (slowdown <= 1.0)
+    slowdown = cluster.engines.slowdown[cluster.type_idx]
+    at_slots = np.take_along_axis(slowdown, served[:, None], axis=1)[:, 0]
+    is_shared_well = (kinds["service"] == SHARED) & (at_slots <= slowdown[:, 1])
     return bool((is_shared_well | (kinds["service"] == SLOTS)).all())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.chains import Stage, chained
-from support.engines import engine_cluster, model_type, shared_type, token_requests
+from support.engines import engine_cluster, measured_type, model_type, shared_type, token_requests
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import FAULT, OnFailure, Options
 from trimtab.domain.requests import Prefixes, Requests
@@ -48,6 +48,9 @@ def _case(seed: int) -> tuple[Cluster, Requests, Options]:
     ]
     kinds += [shared_type(np.maximum(1.0, np.arange(9) / g.uniform(1.0, 3.0)))] if seed % 3 == 0 else []
     kinds += [{}] if seed % 4 == 0 else []
+    if seed % 5 == 1:
+        measured_s = np.cumsum(np.cumsum(g.exponential(0.2, (6, 2)), axis=0), axis=1)
+        kinds += [measured_type((5.0, 30.0), measured_s)]
     nodes = [0, *g.integers(0, len(kinds), int(g.integers(0, 4))).tolist()]
     c, n = engine_cluster(kinds, nodes), int(g.integers(1, 40))
     prompt, output = g.integers(1, 60, n), g.integers(1, 45, n)
@@ -117,6 +120,14 @@ def test_shared_nodes_by_hand() -> None:
     c = engine_cluster([shared_type(np.maximum(1.0, np.arange(5) / 2))], [0])
     r = token_requests(c, np.zeros(3), np.ones(3), [1, 3, 3])
     assert bound(c, r).totals_s.tolist() == pytest.approx([0.0, 0.5, 2.0, 3.5])
+
+
+def test_measured_nodes_by_hand() -> None:
+    """Alone one and six seconds, among two three and twelve: a share of one and six seconds."""
+    c = engine_cluster([measured_type((1.0, 3.0), ((1.0, 1.0), (1.0, 6.0), (3.0, 12.0)))], [0])
+    r = token_requests(c, np.zeros(2), np.ones(2), [1, 3])
+    assert bound(c, r).totals_s.tolist() == pytest.approx([0.0, 1.0, 8.0])
+    assert bound(c, token_requests(c, np.zeros(2), np.ones(2), [1, 4])).totals_s.size == 2  # 4 is not served
 
 
 def test_what_fits_no_memory_is_left_out() -> None:

@@ -27,8 +27,8 @@ and β the most that is left. Several α are tried: each gives a bound.
 
 Where prompts are kept in KV memory, one token of each is read at least. Loading of models is left out.
 
-*Shared* nodes serve n requests at n / slowdown[n] of the speed of one in all: a request's share of a node is
-its seconds over the most of these, and alone it takes its seconds times the least slowdown.
+*Shared* nodes serve n requests at once, each in the seconds it takes among n: alone it takes the least of
+these over n, and its share of the node is the least of these over n, each divided by n.
 """
 
 from __future__ import annotations
@@ -75,22 +75,36 @@ def engine_seconds(cluster: Cluster, requests: Requests) -> EngineSeconds:
     places = np.bincount(cluster.type_idx, cluster.slots, cluster.n_types).astype(np.float64)
     nodes = np.bincount(cluster.type_idx, minlength=cluster.n_types)
     for g, kind in enumerate(engines.types):
+        is_served = np.isfinite(alone_s[:, g]) & engines.holds(g, requests.truth["units"], held)
         if kind["service"] == LANGUAGE_MODEL:
-            is_served = np.isfinite(alone_s[:, g]) & ((held <= kind["kv_tokens"]) | (kind["kv_tokens"] == 0))
             model = _Model(engines, g)
             alone_s[:, g] = np.where(is_served, model.alone_s(tokens), np.inf)
             for share, work_s in zip(SHARES, shares, strict=True):
                 work_s[:, g] = np.where(is_served, model.work_s(tokens, share, are_kept=are_kept), np.inf)
         elif kind["service"] == SHARED:
-            rows = np.arange(1, kind["batch_max"] + 1)
-            slowdown = engines.slowdown[g, rows]
-            alone_s[:, g] *= slowdown.min()
+            least_s, share_s = _shared_s(engines, g, requests, alone_s[:, g])
+            alone_s[:, g] = np.where(is_served, least_s, np.inf)
             for work_s in shares:
-                work_s[:, g] /= (rows / slowdown).max()
+                work_s[:, g] = np.where(is_served, share_s, np.inf)
         else:
             continue
         places[g] = nodes[g]
     return EngineSeconds(alone_s, shares, places)
+
+
+def _shared_s(
+    engines: Engines, g: int, requests: Requests, alone_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Least seconds of each request on shared type g, and of its share of a node, [requests] each."""
+    rows = np.arange(1, int(engines.types["batch_max"][g]) + 1)
+    if engines.types["sizes"][g] == 0:
+        slowdown = engines.slowdown[g, rows]
+        return alone_s * slowdown.min(), alone_s * (slowdown / rows).min()
+    least_s, share_s = np.full(len(alone_s), np.inf), np.full(len(alone_s), np.inf)
+    for n in rows.tolist():
+        among_s = engines.among_s(g, n, requests.truth["units"]) * requests.truth["factor"]
+        least_s, share_s = np.minimum(least_s, among_s), np.minimum(share_s, among_s / n)
+    return least_s, share_s
 
 
 def _tokens(requests: Requests) -> _Tokens:
