@@ -126,7 +126,7 @@ async def test_a_pool_that_is_closed_while_a_worker_ends_leaves_no_process() -> 
     async with on(Processes, StageNode("pool", slots=2)) as bench:
         backend: Any = bench.backend
         ended.extend(backend.pids)
-        backend._end_worker(0, backend._workers[0][0])
+        backend.pools.end(0, backend.pools.workers[0][0])
     assert len(ended) == 2
     assert not [pid for pid in ended if psutil.pid_exists(pid)]
 
@@ -145,7 +145,7 @@ async def test_a_pool_that_is_closed_while_a_worker_starts_leaves_no_process(lat
         backend.follow_queue(lambda: demand({"add": 1}))
         busy = asyncio.ensure_future(bench.start("sleep", seconds=60.0))  # no worker is idle
         async with asyncio.timeout(60.0):
-            while not backend._starting[0]:
+            while len(children()) < 2:
                 await asyncio.sleep(0)
         started = children()
         busy.cancel()
@@ -175,8 +175,8 @@ def test_a_session_grows_its_pool_until_all_that_waits_runs(tmp_path: Path) -> N
     seen: list[dict[str, StageDemand]] = []
     given = [{"place": str(tmp_path), "n": n} for n in range(3)]
     with Session(meeting, on=backend) as session:
-        look = backend._sizes.look
-        backend._sizes.look = lambda now_s, demand: (seen.append(demand), look(now_s, demand))
+        look = backend.pools.sizes.look
+        backend.pools.sizes.look = lambda now_s, demand: (seen.append(demand), look(now_s, demand))
         assert len(backend.pids) == 1
         assert session.run(meeting, given).values() == [3, 3, 3]
         asked = [demand["meeting/meet"] for demand in seen]

@@ -13,8 +13,9 @@ from support.stage_backends import on
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.processes.large_values import Spool, make_spool
 from trimtab.clusters.processes.wire import Frames, Setup, framed
-from trimtab.clusters.processes.worker_process import WorkerProcess
+from trimtab.clusters.processes.worker_process import WorkerProcess, worker_program
 from trimtab.live.stage_backend import StageNode
+from trimtab.live.this_machine import ThisMachine
 
 
 def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:
@@ -24,7 +25,8 @@ def test_a_worker_that_is_stopped_as_it_starts_leaves_no_error_behind() -> None:
         told: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         worker = WorkerProcess({}, lambda _: None, lambda _: None, lambda _: None)
-        await worker.start(Setup((), "", 0, "."), "one")
+        host, program = ThisMachine(), worker_program(StageNode("one"), is_here=True)
+        await worker.start(host, host.nodes()[0], program, Setup((), "", 0, "."))
         await worker.stop()
         await asyncio.sleep(0)
         del worker

@@ -47,22 +47,23 @@ async def test_a_worker_that_starts_while_its_machine_is_asked_is_not_taken_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("ray")
+    from trimtab.clusters.ray.actor_pools import ActorPools
     from trimtab.clusters.ray.connection import Machine
-    from trimtab.clusters.ray.worker_pools import Pools
 
     answer: asyncio.Future[dict[int, int]] = asyncio.get_running_loop().create_future()
     watch = SimpleNamespace(alive=SimpleNamespace(remote=lambda pids: answer))
     made = SimpleNamespace(remote=lambda: watch)
-    monkeypatch.setattr(Pools, "_made", lambda *_, **__: made)
+    monkeypatch.setattr(ActorPools, "_made", lambda *_, **__: made)
     dead: list[int] = []
     old, new = (SimpleNamespace(pid=pid, die=lambda _, pid=pid: dead.append(pid)) for pid in (1, 2))
-    pools: Any = Pools([StageNode("n")], lambda _: None, lambda _: None, lambda: None, {}, 60.0)
-    pools.machines, pools.workers = ["m"], [[old]]
+    nothing: Any = lambda *_: None  # noqa: E731
+    pools: Any = ActorPools([StageNode("n")], (), nothing, nothing, nothing, {}, 60.0, 0.0)
+    pools.machines, pools.pools.workers = ["m"], [[old]]
     pools._watch_machine(Machine("m", "id", {}, {}))
     _, _, pulse = pools._watches["m"]
     pulse.beat()
     await asyncio.sleep(0)
-    pools.workers[0].append(new)
+    pools.pools.workers[0].append(new)
     answer.set_result({})  # of those that were asked about
     await pulse._asked
     assert dead == [1]
@@ -96,15 +97,13 @@ async def test_a_worker_that_stands_still_loses_its_attempt_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stopped, it neither answers nor uses the processor. One that does use it is left alone."""
-    monkeypatch.setattr(
-        "trimtab.clusters.ray.worker_pools.CUT_BEATS", 10_000
-    )  # a loaded machine answers late
+    monkeypatch.setattr("trimtab.clusters.ray.actor_pools.CUT_BEATS", 10_000)  # a loaded machine answers late
     async with on(ray_backend, StageNode("one"), StageNode("two")) as bench:
         backend: Any = bench.backend
         busy = asyncio.ensure_future(bench.start("hold_interpreter", node=1, seconds=8.0))
         started = asyncio.ensure_future(bench.start("sleep", seconds=30.0))
         await asyncio.sleep(0.5)
-        (pid,) = (worker.pid for worker in backend._pools.workers[0])
+        (pid,) = (worker.pid for worker in backend._pools.pools.workers[0])
         os.kill(pid, signal.SIGSTOP)
         try:
             outcome = await started
@@ -206,12 +205,14 @@ async def test_an_attempt_that_waits_behind_another_is_cancelled_without_running
         await until((tmp_path / "go.begun").exists)
         behind = bench.attempt("Counter")
         waiting = asyncio.ensure_future(backend.start(0, behind, []))
-        await until(lambda: len(backend._pools.workers[0][0].queue) == 2, "the second is at the worker")
+        await until(lambda: len(backend._pools.pools.workers[0][0].queue) == 2, "the second is at the worker")
         backend.cancel(behind)
         cancelled = await waiting
         assert cancelled.error is not None
         assert cancelled.error.cause is Cause.CANCELLED
-        await backend._pools.workers[0][0]._actor.ping.remote()  # an answer: the actor has heard of it before
+        await backend._pools.pools.workers[0][
+            0
+        ]._actor.ping.remote()  # an answer: the actor has heard of it before
         (tmp_path / "go").touch()
         assert (await first).error is None
         assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count
@@ -302,7 +303,7 @@ def test_modules_that_are_not_installed_go_along_by_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from trimtab.clusters.ray.shipping import by_value
+    from trimtab.clusters.code_by_value import by_value
 
     (tmp_path / "my_stages.py").write_text("from my_helper import twice\ndef four(): return twice(2)\n")
     (tmp_path / "my_helper.py").write_text("def twice(n): return 2 * n\n")

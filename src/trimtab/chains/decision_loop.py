@@ -146,7 +146,9 @@ class DecisionLoop:
         self._live.add_load(node, attempts, expected_s, self.now_s())
 
     def change_node(self, change: NodeChange) -> None:
-        """A node has more or fewer places, or takes no new attempts."""
+        """A node has more or fewer places, takes no new attempts, or another has come in its place."""
+        if change.name:
+            self.node_names[change.node] = change.name
         if change.places:
             self._live.change_room(change.node, change.places, self.now_s())
         if bool(self._live.nodes.up[change.node]) is not change.is_up:

@@ -265,11 +265,15 @@ class StageNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A change of a node: `places` attempts more (or less) at a time; `is_up`: whether it takes new ones."""
+    """A change of a node: `places` attempts more (or less) at a time; `is_up`: whether it takes new ones.
+
+    `name`: another node has taken its place; empty = it is the same.
+    """
 
     node: int
     places: int = 0
     is_up: bool = True
+    name: str = ""
 
 
 class StageBackend(Protocol):
@@ -277,7 +281,10 @@ class StageBackend(Protocol):
 
     @property
     def nodes(self) -> Sequence[StageNode]:
-        """The nodes, by index. Fixed once the backend is open."""
+        """The nodes, by index. Once the backend is open they change by `NodeChange` alone.
+
+        Places for nodes that may come are among them; `open` says that they are down.
+        """
 
     async def open(self, stages: Sequence[StageCode], on_change: Callable[[NodeChange], None]) -> None:
         """Get ready to run these stages. Raises UsageError if some can never be placed, and says why."""
@@ -351,7 +358,10 @@ class RemoteBackend(Protocol):
     """A backend whose workers may be on other machines."""
 
     def host_address(self) -> str:
-        """Where they reach the host's machine. May connect. Raises UsageError if they cannot."""
+        """Where they reach the host's machine; empty = they are on it. May connect.
+
+        Raises UsageError if they cannot reach it.
+        """
 
 
 class ValueLost(Exception):  # noqa: N818 - reads as the sentence it prints

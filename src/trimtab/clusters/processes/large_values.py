@@ -36,7 +36,7 @@ def make_spool() -> Path:
 class Spool:
     """Reads and writes values: small ones in their references, large ones as files."""
 
-    def __init__(self, folder: str | Path, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(self, folder: str | Path, inline_bytes: float = INLINE_BYTES) -> None:
         self._folder, self._inline_bytes = Path(folder), inline_bytes
         self._numbers = itertools.count()
 
@@ -47,16 +47,19 @@ class Spool:
 
     def write(self, data: bytes) -> Ref:
         """Keep a value. Raises OSError if there is no room."""
-        digest = digest_of(data)
-        if len(data) <= self._inline_bytes:
-            return Ref(digest, len(data), data)
+        return self.keep(Ref(digest_of(data), len(data), data))
+
+    def keep(self, ref: Ref) -> Ref:
+        """Keep a value that its reference carries. Raises OSError if there is no room."""
+        if ref.data is None or len(ref.data) <= self._inline_bytes:
+            return ref
         path = self._folder / f"{os.getpid()}-{next(self._numbers)}"
         try:
-            path.write_bytes(data)
+            path.write_bytes(ref.data)
         except OSError:
             path.unlink(missing_ok=True)
             raise
-        return Ref(digest, len(data), None, str(path))
+        return Ref(ref.digest, ref.size_bytes, None, str(path))
 
     def read(self, ref: Ref) -> bytes | memoryview:
         """The bytes of a value; a large one is not copied. Raises ValueLost."""

@@ -1,21 +1,28 @@
-"""The backend of worker processes: one per slot of a node, warm, and replaced when one dies."""
+"""The backend of worker processes: one per slot of a node, warm, and replaced when one dies.
+
+They are processes of this machine, or of the nodes of another host (`trimtab.live.host`). Values are kept on
+this machine; to workers elsewhere they go along with attempts.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from trimtab.clusters.code_by_value import by_value
 from trimtab.clusters.heartbeats import BEAT_S, CUT_S
+from trimtab.clusters.node_places import SPARE_NODES, NodePlaces
 from trimtab.clusters.peak_memory import machine_gib
-from trimtab.clusters.pool_sizes import IDLE_S, PoolSizes
+from trimtab.clusters.pool_sizes import IDLE_S
+from trimtab.clusters.processes.far_values import carried, kept
 from trimtab.clusters.processes.large_values import INLINE_BYTES, Spool, make_spool
 from trimtab.clusters.processes.wire import Setup
-from trimtab.clusters.processes.worker_process import WorkerProcess
+from trimtab.clusters.processes.worker_process import WorkerProcess, worker_program
+from trimtab.clusters.worker_pools import WorkerPools
 from trimtab.errors import UsageError
+from trimtab.live.host import Host
 from trimtab.live.stage_backend import (
     Argument,
     Attempt,
@@ -27,77 +34,86 @@ from trimtab.live.stage_backend import (
     StageDemand,
     StageError,
     StageNode,
+    ValueLost,
 )
+from trimtab.live.this_machine import ThisMachine
 
-START_S = 60.0  # for a worker process to be ready
+START_S = 60.0  # for all worker processes to be ready
+FAR_START_S = 600.0  # on nodes of another host, which may fetch an image first
 VALUES_FRAC = 0.5  # of what is free where large values are: the rest is for attempts that run, and others
 
 
 class Processes:
-    """Worker processes of this machine. Each runs one attempt at a time and keeps what it has loaded."""
+    """Worker processes. Each runs one attempt at a time and keeps what it has loaded."""
 
     def __init__(
         self,
         nodes: Sequence[StageNode] = (),
         *,
+        host: Host | None = None,
         inline_bytes: int = INLINE_BYTES,
         cut_s: float = CUT_S,
         idle_s: float = IDLE_S,
         season_s: float = 0.0,
+        spare_nodes: int = SPARE_NODES,
     ) -> None:
         """Nothing starts yet.
 
         Args:
-            nodes: default is one with a slot per core. One that does not count its memory has the machine's.
+            nodes: default is the host's. If one has all of this machine, it has its memory too.
+            host: where they are; default is this machine, with a slot per core.
             cut_s: silence after which a worker is lost.
             idle_s: after which an idle worker ends, of a node that keeps fewer than it has slots.
             season_s: after which arrivals repeat, for such a node to grow before; 0 = its queue decides.
+            spare_nodes: how many more nodes of each kind may come, if the host's are not on this machine.
         """
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._nodes = tuple(nodes) or (StageNode("local", slots=cores),)
-        if len(self._nodes) == 1 and "memory_gib" not in (only := self._nodes[0]).capacity:
-            self._nodes = (replace(only, capacity={**only.capacity, "memory_gib": machine_gib()}),)
-        self._workers: list[list[WorkerProcess]] = [[] for _ in self._nodes]
-        self._starting = [0] * len(self._nodes)
-        self._ending: set[WorkerProcess] = set()
+        self._host: Host = ThisMachine() if host is None else host
+        self._is_here = not self._host.driver_address
+        self._given, self._spares = tuple(nodes), 0 if self._is_here else spare_nodes
+        self._found: NodePlaces | None = None
         self._inline_bytes, self._cut_s = inline_bytes, cut_s
         self._idle_s, self._season_s = idle_s, season_s
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._at: dict[Attempt, WorkerProcess] = {}
         self._is_open = False
 
     @property
+    def _places(self) -> NodePlaces:
+        if self._found is None:
+            self._found = NodePlaces(self._host, self._given, self._spares)
+            nodes = self._found.nodes
+            if self._is_here and len(nodes) == 1 and "memory_gib" not in (only := nodes[0]).capacity:
+                nodes[0] = replace(only, capacity={**only.capacity, "memory_gib": machine_gib()})
+        return self._found
+
+    @property
     def nodes(self) -> Sequence[StageNode]:
-        """The nodes."""
-        return self._nodes
+        """The nodes. Asks the host for them at first."""
+        return self._places.nodes
+
+    def host_address(self) -> str:
+        """Where workers reach this machine; empty = they are on it."""
+        return self._host.driver_address
 
     async def open(self, stages: Sequence[StageCode], on_change: Callable[[NodeChange], None]) -> None:
         """Start all workers. Raises UsageError if they do not start."""
-        self._on_change = on_change
         self._timeouts_s = {stage.name: stage.timeout_s for stage in stages}
         folder = make_spool()
         self._spool = Spool(folder, self._inline_bytes)
         self._value_bytes = VALUES_FRAC * self._spool.free_bytes
-        self._setup = Setup(tuple(stages), str(folder), self._inline_bytes, str(Path.cwd()))
-        self._sizes = PoolSizes(
-            self._nodes, stages, self._idle_s, self._workers, self._starting,
-            is_idle=lambda worker: worker.is_reachable and not worker.load,
-            start=lambda node: self._spawn(self._add_worker(node)),
-            end=self._end_worker,
-            season_s=self._season_s,
+        codes = stages if self._is_here else [by_value(code) for code in stages]
+        spool = str(folder) if self._is_here else ""
+        self._setup = Setup(tuple(codes), spool, self._inline_bytes, str(Path.cwd()))
+        self.pools = WorkerPools(
+            self.nodes, stages, self._started, on_change,
+            idle_s=self._idle_s, season_s=self._season_s, start_s=START_S if self._is_here else FAR_START_S,
         )  # fmt: skip
         self._is_open = True
-        began_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(START_S):
-                starts = [self._start_worker(j) for j, n in enumerate(self._nodes) for _ in range(n.least)]
-                for j, worker in await asyncio.gather(*starts):
-                    self._workers[j].append(worker)
+            await self.pools.open(self._places.vacant)
         except (OSError, TimeoutError) as error:
             await self.close()
             raise UsageError(f"worker processes do not start: {error}", field="processes") from error
-        self._sizes.start_s = asyncio.get_running_loop().time() - began_s
-        self._spawn(self._watch())
+        self._places.follow(self.pools, {name for stage in stages for name in stage.labels})
+        self.pools.spawn(self._watch())
 
     @property
     def value_bytes(self) -> float:
@@ -106,68 +122,71 @@ class Processes:
 
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
         """Let pools grow and shrink."""
-        for j, node in enumerate(self._nodes):
-            if node.least < node.slots:
-                self._on_change(NodeChange(j, places=(node.least - node.slots) * node.depth))
-        self._spawn(self._sizes.follow(demand))
+        self.pools.follow_queue(demand)
 
-    async def _start_worker(self, node: int) -> tuple[int, WorkerProcess]:
+    async def _started(self, node: int) -> WorkerProcess:
+        """A worker that is ready. Raises OSError."""
+        at = self.nodes[node]
+        machine = self._places.machine(at)
+        if machine is None:
+            raise ConnectionError(f"machine {at.machine} is gone")
         worker = WorkerProcess(
             self._timeouts_s,
-            lambda lost: self._on_lost(node, lost),
-            lambda reached: self._change(node, reached, 1),
+            lambda lost: self.pools.lost(node, lost),
+            lambda reached: self.pools.reached(node, reached),
             lambda outcome: self.release(outcome.values),
         )
-        await worker.start(self._setup, self._nodes[node].name)
+        program = worker_program(at, is_here=self._is_here)
+        await worker.start(self._host, machine, program, self._setup)
         try:
             await worker.ready
         except asyncio.CancelledError:
             await worker.stop()
             raise
-        return node, worker
+        return worker
 
     def start(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> Awaitable[Outcome]:
         """Run an attempt on the worker that has least to do; of idle ones, on one that has its stage."""
-        workers = [worker for worker in self._workers[node] if worker.is_reachable]
-        if not workers:
+        if not self._is_here:
+            return self._started_far(node, attempt, inputs)
+        return self._sent(node, attempt, inputs)
+
+    def _sent(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> asyncio.Future[Outcome]:
+        worker = self.pools.chosen(node, attempt)
+        if worker is None:
             lost: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
             lost.set_result(Outcome(error=StageError(Cause.WORKER_LOST, "", "no worker is left")))
             return lost
-        worker = min(workers, key=lambda w: (w.load, attempt.stage not in w.loaded))
-        self._at[attempt] = worker
         outcome = worker.send(attempt, inputs)
-        outcome.add_done_callback(lambda _: self._at.pop(attempt, None))
+        outcome.add_done_callback(lambda _: self.pools.over(attempt))
         return outcome
+
+    async def _started_far(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> Outcome:
+        """The same where workers do not reach the values of this machine."""
+        try:
+            told = carried(attempt, inputs, self._spool)
+        except ValueLost as error:
+            return Outcome(error=StageError(Cause.INPUT_LOST, "ValueLost", str(error)))
+        outcome = await self._sent(node, *told)
+        try:
+            return kept(outcome, self._spool)
+        except OSError as error:
+            return Outcome(error=StageError(Cause.DISK_FULL, type(error).__name__, str(error)))
 
     def cancel(self, attempt: Attempt) -> None:
         """Stop an attempt."""
-        if (worker := self._at.get(attempt)) is not None:
+        if (worker := self.pools.worker_of(attempt)) is not None:
             worker.cancel(attempt)
 
     def kill(self, attempt: Attempt) -> None:
         """Kill the process of an attempt: for tests of faults."""
-        if (worker := self._at.get(attempt)) is not None:
+        if (worker := self.pools.worker_of(attempt)) is not None:
             worker.kill(StageError(Cause.WORKER_LOST))
 
     @property
     def pids(self) -> list[int]:
         """The processes of all workers."""
-        return [worker.pid for workers in self._workers for worker in workers]
-
-    def _on_lost(self, node: int, worker: WorkerProcess) -> None:
-        """A worker has died: another one takes its place."""
-        if worker not in self._workers[node]:
-            return
-        if worker.is_reachable:
-            self._change(node, worker, -1)
-        self._workers[node].remove(worker)
-        if self._is_open:
-            self._spawn(self._add_worker(node))
-
-    def _change(self, node: int, worker: WorkerProcess, workers: int) -> None:
-        """A node has a worker more or less."""
-        if self._is_open and worker in self._workers[node]:
-            self._on_change(NodeChange(node, places=workers * self._nodes[node].depth))
+        return self.pools.pids
 
     async def _watch(self) -> None:
         """Cut off the workers that give no sign of life."""
@@ -177,51 +196,13 @@ class Processes:
             await asyncio.sleep(BEAT_S)
             now_s = loop.time()
             was_held_up, looked_s = now_s - looked_s > 2.0 * BEAT_S, now_s
-            for j, workers in enumerate(self._workers):
+            for j, workers in enumerate(self.pools.workers):
                 for worker in workers:
                     if was_held_up:  # this process itself: beats may wait to be read
                         worker.silence.heard(now_s)
                     elif worker.is_reachable and worker.silence.lasted_s(now_s) >= self._cut_s:
-                        self._change(j, worker, -1)
                         worker.cut_off()
-
-    async def _add_worker(self, node: int) -> None:
-        self._starting[node] += 1
-        try:
-            worker = await self._started_worker(node)
-        finally:
-            self._starting[node] -= 1
-        self._workers[node].append(worker)
-        self._change(node, worker, 1)
-
-    async def _started_worker(self, node: int) -> WorkerProcess:
-        delay_s, loop = 0.1, asyncio.get_running_loop()
-        while True:
-            began_s = loop.time()
-            try:
-                _, worker = await self._start_worker(node)
-            except OSError:
-                await asyncio.sleep(delay_s)
-                delay_s = min(5.0, 2.0 * delay_s)
-                continue
-            self._sizes.start_s = loop.time() - began_s
-            return worker
-
-    def _end_worker(self, node: int, worker: WorkerProcess) -> None:
-        """A worker is not needed any more."""
-        self._change(node, worker, -1)
-        self._workers[node].remove(worker)
-        self._ending.add(worker)
-        self._spawn(self._ended(worker))
-
-    async def _ended(self, worker: WorkerProcess) -> None:
-        await worker.stop()
-        self._ending.discard(worker)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                        self.pools.reached(j, worker)
 
     async def put(self, data: bytes) -> Ref:
         """Make a value known to all workers."""
@@ -237,13 +218,9 @@ class Processes:
             self._spool.drop(ref)
 
     async def close(self) -> None:
-        """Kill all workers, and delete the values."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # workers that are starting end first
-        await asyncio.gather(*(w.stop() for workers in (*self._workers, self._ending) for w in workers))
-        self._workers = [[] for _ in self._nodes]
-        self._spool.remove()
+        """Kill all workers, delete the values, and leave the host."""
+        if self._is_open:
+            self._is_open = False
+            await self.pools.close()
+            self._spool.remove()
+        await self._host.close()

@@ -17,7 +17,7 @@ class Setup(NamedTuple):
     """The first message to a worker."""
 
     stages: Sequence[StageCode]
-    spool: str  # folder of large values
+    spool: str  # folder of large values; empty = all values travel in messages
     inline_bytes: int  # values up to this size travel in messages
     folder: str  # working directory
 

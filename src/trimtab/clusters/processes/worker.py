@@ -1,4 +1,7 @@
-"""The program of a worker process: one attempt after another, until the host closes the connection."""
+"""The program of a worker process: one attempt after another, until the host closes the connection.
+
+The connection is its standard input, a socket (`trimtab.live.host`).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class Worker:
             raise Cancelled
 
     def _set_up(self, setup: Setup) -> LoadedStages:
-        self._spool = Spool(setup.spool, setup.inline_bytes)
+        self._spool = Spool(setup.spool, setup.inline_bytes if setup.spool else float("inf"))
         with contextlib.suppress(OSError):
             os.chdir(setup.folder)
         self._limits = MemoryLimits(declared_gib(setup.stages), self._end_by_memory)
@@ -98,17 +101,22 @@ def die_with_host() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(descriptor: int) -> None:
-    """Run a worker on a connected socket."""
+def main() -> None:
+    """Run a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to handle
     die_with_host()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # threads of several workers would contend
     install()
-    with socket.socket(fileno=descriptor) as connection:
+    with socket.socket(fileno=os.dup(0)) as connection:
+        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)  # what stages read and start
         worker = Worker(connection)
         signal.signal(CANCEL, worker.cancel)
         with contextlib.suppress(ConnectionError, Cancelled):
             worker.run()
     sys.stdout.flush()
     os._exit(0)  # not held up by threads of stages
+
+
+if __name__ == "__main__":
+    main()

@@ -1,31 +1,38 @@
-"""One worker process, as its host sees it."""
+"""One worker process, as the host of chains sees it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trimtab.clusters.heartbeats import ProcessSilence
 from trimtab.clusters.messages import NODE_VARIABLE
 from trimtab.clusters.processes.wire import Frames, Setup, framed, read_outcome, start_message
 from trimtab.clusters.processes.worker import CANCEL
 from trimtab.clusters.worker_queue import WorkerQueue
-from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageError
+from trimtab.live.host import PYTHON, HostNode, Launcher, Program
+from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageError, StageNode
 
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from trimtab.clusters.processes.worker import main; main(int(sys.argv[1]))"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from trimtab.clusters.processes.worker import main; main()"
 )
 
 
-class WorkerProcess(asyncio.Protocol):
+def worker_program(node: StageNode, *, is_here: bool) -> Program:
+    """What runs on a node: a worker that imports what this process can, or what its node has."""
+    far = [PYTHON, "-m", "trimtab.clusters.processes.worker"]
+    return Program(
+        [PYTHON, "-c", _BOOT, json.dumps(sys.path)] if is_here else far,
+        {"PYTHONUNBUFFERED": "1", NODE_VARIABLE: node.name},
+        {name: amount / node.slots for name, amount in node.capacity.items()},
+    )
+
+
+class WorkerProcess:
     """Starts a process, sends it attempts, and notices its end.
 
     Args:
@@ -37,7 +44,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def __init__(
         self,
-        timeouts_s: dict[str, float],
+        timeouts_s: Mapping[str, float],
         lost: Callable[[WorkerProcess], None],
         reached: Callable[[WorkerProcess], None],
         unasked: Callable[[Outcome], None],
@@ -47,32 +54,20 @@ class WorkerProcess(asyncio.Protocol):
         self._queue = WorkerQueue(timeouts_s, self._interrupt, self.kill)
         self._cause = StageError(Cause.WORKER_LOST)
         self._is_stopped = False
+        self._name = "a worker process"
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def start(self, setup: Setup, node: str) -> None:
-        """Start the process; `ready` is done when it can work."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", NODE_VARIABLE: node},
-            )
+    async def start(self, launcher: Launcher, machine: HostNode, program: Program, setup: Setup) -> None:
+        """Start the process; `ready` is done when it can work. Raises OSError."""
+        self._link = await launcher.start(machine, program, self)
+        self._name = self._link.name
         self.silence = ProcessSilence(self.pid, asyncio.get_running_loop().time())
-        loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
-        except asyncio.CancelledError:
-            await self._end()
-            raise
-        self._transport.write(framed(setup))
+        self._link.write(framed(setup))
 
     @property
     def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
+        """The process's id; 0 = it is on another machine."""
+        return self._link.pid
 
     @property
     def load(self) -> int:
@@ -87,7 +82,7 @@ class WorkerProcess(asyncio.Protocol):
     def send(self, attempt: Attempt, inputs: Sequence[Argument]) -> asyncio.Future[Outcome]:
         """Run an attempt after those that it has."""
         number, outcome = self._queue.add(attempt)
-        self._transport.write(start_message(number, attempt, inputs))
+        self._link.write(start_message(number, attempt, inputs))
         return outcome
 
     def cancel(self, attempt: Attempt) -> None:
@@ -96,32 +91,26 @@ class WorkerProcess(asyncio.Protocol):
 
     def _interrupt(self, _: int, runs: bool) -> None:
         if runs:
-            self._signal(CANCEL)
+            self._link.signal(CANCEL)
 
     def kill(self, error: StageError) -> None:
         """Kill the process; the attempt that it runs ends with this error."""
         self._cause = error
-        self._signal(signal.SIGKILL)
+        self._link.signal(signal.SIGKILL)
 
     def cut_off(self) -> None:
         """Give up a silent worker: its attempts are lost. It cancels them if it goes on."""
         self.is_reachable = False
         if self.load:
-            self._signal(CANCEL)
-        who = f"process {self.pid}"
-        self._queue.lost(StageError(Cause.WORKER_LOST, "", f"{who} is out of reach"), who)
+            self._link.signal(CANCEL)
+        self._queue.lost(StageError(Cause.WORKER_LOST, "", f"{self._name} is out of reach"), self._name)
 
     async def stop(self) -> None:
         """End the process."""
-        self._transport.close()
-        await self._end()
-
-    async def _end(self) -> None:
         self._is_stopped = True
-        self._signal(signal.SIGKILL)
-        await asyncio.to_thread(self._process.wait)
+        await self._link.stop()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Messages of the process: it is ready, it lives, or an attempt has ended."""
         self.silence.heard(asyncio.get_running_loop().time())
         if not self.is_reachable:
@@ -138,26 +127,15 @@ class WorkerProcess(asyncio.Protocol):
                 if not self._queue.ended(number, outcome):
                     self._unasked(outcome)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def ended(self, how: str) -> None:
         """The process has ended: so have its attempts."""
-        code = self._process.poll() if self._is_stopped else self._process.wait()
         error = self._cause
         if error.cause is Cause.WORKER_LOST and not error.message:
-            error = StageError(Cause.WORKER_LOST, "", f"process {self.pid} ended {_how(code)}")
-        self._queue.lost(error, f"process {self.pid}")
+            error = StageError(Cause.WORKER_LOST, "", f"{self._name} ended {how}")
+        self._queue.lost(error, self._name)
         if self._is_stopped:
             self.ready.cancel()
-        elif not self.ready.done():
-            self.ready.set_exception(ConnectionError(f"a worker process ended {_how(code)} as it started"))
-        if not self._is_stopped:
+        else:
+            if not self.ready.done():
+                self.ready.set_exception(ConnectionError(f"a worker process ended {how} as it started"))
             self._lost(self)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return ""
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"

@@ -14,13 +14,12 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
+from trimtab.clusters.code_by_value import by_value
 from trimtab.clusters.pool_sizes import IDLE_S
 from trimtab.clusters.ray import connection, worker_placement
+from trimtab.clusters.ray.actor_pools import ActorPools
 from trimtab.clusters.ray.object_values import INLINE_BYTES, Bundle, Origin, Values, bundles_of
 from trimtab.clusters.ray.ray_stage_metrics import RayStageMetrics
-from trimtab.clusters.ray.ray_worker import RayWorker
-from trimtab.clusters.ray.shipping import by_value
-from trimtab.clusters.ray.worker_pools import Pools
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import (
     Argument,
@@ -77,11 +76,10 @@ class Ray:
         self._ray_options = dict(ray_options or {})
         self._idle_s, self._season_s = idle_s, season_s
         self._nodes = self._given
-        self._at: dict[Attempt, RayWorker] = {}
         self._restoring: dict[int, asyncio.Task[None]] = {}
         self._copying: set[asyncio.Task[None]] = set()
         self._values = Values(inline_bytes)
-        self._pools: Pools | None = None
+        self._pools: ActorPools | None = None
         self._is_connected = self._is_shared = False
 
     @property
@@ -118,11 +116,11 @@ class Ray:
             codes, paths = [by_value(code) for code in stages], []
         self._metrics = RayStageMetrics()
         env = {} if self._is_shared else self._runtime_env  # a connection of the user's does not have it
-        self._pools = Pools(
-            self.nodes, on_change, self._on_cut, self._tell_metrics, env, self._idle_s, self._season_s
+        self._pools = ActorPools(
+            self.nodes, codes, on_change, self._on_cut, self._tell_metrics, env, self._idle_s, self._season_s
         )
         try:
-            await self._pools.open(codes, self._inline_bytes, paths)
+            await self._pools.open(self._inline_bytes, paths)
         except BaseException:
             await self.close()
             raise
@@ -149,7 +147,7 @@ class Ray:
     def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
         """Let pools grow and shrink."""
         assert self._pools is not None
-        self._pools.follow_queue(demand)
+        self._pools.pools.follow_queue(demand)
 
     def tell_loss(self, lost: Callable[[Exception], None]) -> None:
         """Call `lost` when all of the cluster is gone."""
@@ -180,11 +178,9 @@ class Ray:
     async def _run(self, node: int, attempt: Attempt, inputs: Sequence[Argument]) -> tuple[Outcome, Any, str]:
         """Send an attempt: its outcome, the object of its large outputs, and the machine that has it."""
         assert self._pools is not None
-        workers = [worker for worker in self._pools.workers[node] if worker.is_reachable]
-        if not workers:
+        worker = self._pools.pools.chosen(node, attempt)
+        if worker is None:
             return Outcome(error=StageError(Cause.WORKER_LOST, "", "no worker can be reached")), None, ""
-        worker = min(workers, key=lambda w: (len(w.queue), attempt.stage not in w.queue.loaded))
-        self._at[attempt] = worker
         try:
             ended, found = worker.send(attempt, self._values.message(attempt, inputs))
             outcome = await ended
@@ -192,7 +188,7 @@ class Ray:
                 self._metrics.note(self.nodes[node], each.stage, end)
             return outcome, found, self._pools.machines[node]
         finally:
-            self._at.pop(attempt, None)
+            self._pools.pools.over(attempt)
 
     def _kept(self, outcome: Outcome, found: Any, machine: str, origin: Origin) -> Outcome:
         assert self._pools is not None
@@ -205,17 +201,17 @@ class Ray:
 
     def cancel(self, attempt: Attempt) -> None:
         """Stop an attempt."""
-        if (worker := self._at.get(attempt)) is not None:
+        if self._pools is not None and (worker := self._pools.pools.worker_of(attempt)) is not None:
             worker.queue.cancel(attempt)
 
     def _tell_metrics(self) -> None:
         assert self._pools is not None
-        self._metrics.tell(self.nodes, self._pools.workers)
+        self._metrics.tell(self.nodes, self._pools.pools.workers)
 
     @property
     def pids(self) -> list[int]:
         """The processes of all workers."""
-        return [] if self._pools is None else [w.pid for workers in self._pools.workers for w in workers]
+        return [] if self._pools is None else self._pools.pools.pids
 
     # Values.
 
@@ -268,7 +264,7 @@ class Ray:
         assert self._pools is not None
         lost = self._values.lose_on(machine)
         error = StageError(Cause.WORKER_LOST, "", f"it waited for values on {machine}, which is out of reach")
-        for name, workers in zip(self._pools.machines, self._pools.workers, strict=True):
+        for name, workers in zip(self._pools.machines, self._pools.pools.workers, strict=True):
             for worker in list(workers):
                 if name != machine and any(lost.intersection(reads) for reads in worker.reads.values()):
                     worker.kill(error)
@@ -311,9 +307,10 @@ class Ray:
     async def _reachable_of(self, nodes: Sequence[int]) -> int:
         """The first of these nodes that has a worker; waits for one that is being replaced."""
         assert self._pools is not None
+        pools = self._pools.pools
         for _ in range(int(RESTORE_WAIT_S / RESTORE_POLL_S)):
             for node in nodes:
-                if self._pools.is_up(node) and any(w.is_reachable for w in self._pools.workers[node]):
+                if pools.is_up[node] and any(w.is_reachable for w in pools.workers[node]):
                     return node
             await asyncio.sleep(RESTORE_POLL_S)
         raise ValueLost("no node that its stage fits has a worker")

@@ -42,6 +42,16 @@ class RayWorker:
         self._ticks, self._still_beats = -1, 0
         self.is_alive = self.is_reachable = True
 
+    @property
+    def load(self) -> int:
+        """Attempts that it has and has not ended."""
+        return len(self.queue)
+
+    @property
+    def loaded(self) -> set[str]:
+        """Stages that it has run."""
+        return self.queue.loaded
+
     async def ready(self) -> None:
         """Wait until it can work. Raises RayError."""
         self.pid = await self._actor.ready.remote()
@@ -127,14 +137,14 @@ class RayWorker:
         self.reads.clear()
         self.queue.lost(error, f"worker {self.pid}")
 
-    def stop(self, *, kills: bool = True) -> None:
-        """End the actor, and wait for nothing. Without `kills` it has ended with its cluster."""
-        self.is_alive = False
+    async def stop(self) -> None:
+        """End the actor, unless it has ended with its cluster, and wait for nothing."""
         self.pulse.stop()
         for task in list(self._tasks):
             task.cancel()
-        if kills:
+        if self.is_alive:
             ray.kill(self._actor, no_restart=True)
+        self.is_alive = False
         self.give_up(StageError(Cause.CANCELLED))
 
 

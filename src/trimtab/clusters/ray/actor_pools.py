@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +14,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
-from trimtab.clusters.pool_sizes import PoolSizes
 from trimtab.clusters.ray import worker_placement
 from trimtab.clusters.ray.connection import Machine, head_address, machines, own_machine_id
 from trimtab.clusters.ray.ray_worker import RayWorker
 from trimtab.clusters.ray.stage_actor import CONTROL, MachineWatch, StageWorker
+from trimtab.clusters.worker_pools import WorkerPools
 from trimtab.errors import ClusterLost, UsageError
-from trimtab.live.stage_backend import Cause, NodeChange, StageCode, StageDemand, StageError, StageNode
+from trimtab.live.stage_backend import Cause, NodeChange, StageCode, StageError, StageNode
 
 GONE_BEATS: Final = 45  # without an answer: it does not come back in time. Ray ends processes after 60 s
 
@@ -57,11 +57,10 @@ logger = logging.getLogger(__name__)
 START_S: Final = 120.0  # for all workers to be ready: each is a Python process that imports Ray
 FREE_S: Final = 5.0  # for what is reserved in the cluster to be freed
 LOST_BEATS: Final = 120  # without any machine: the cluster is gone. At once if no head listens there
-_LONGEST_WAIT_S: Final = 5.0
 
 
-class Pools:
-    """The workers of all nodes.
+class ActorPools:
+    """The workers of all nodes, and the machines that they are on.
 
     Args:
         changed: told of nodes that have more or fewer places, or are out of reach.
@@ -75,35 +74,34 @@ class Pools:
     def __init__(
         self,
         nodes: Sequence[StageNode],
+        stages: Sequence[StageCode],
         changed: Callable[[NodeChange], None],
         lost: Callable[[str], None],
         beaten: Callable[[], None],
         runtime_env: Mapping[str, Any],
         idle_s: float,
-        season_s: float = 0.0,
+        season_s: float,
     ) -> None:
-        self._nodes, self._changed, self._on_cut, self._beaten = nodes, changed, lost, beaten
+        self._nodes, self._stages, self._on_cut, self._beaten = nodes, stages, lost, beaten
         self._runtime_env = dict(runtime_env)
-        self._idle_s, self._season_s = idle_s, season_s
-        self._starting = [0] * len(nodes)
-        self.workers: list[list[RayWorker]] = [[] for _ in nodes]
+        self.pools = WorkerPools(
+            nodes, stages, self._started, changed, idle_s=idle_s, season_s=season_s, start_s=START_S
+        )
         self.machines: list[str] = []  # of each node
         self._watches: dict[str, tuple[str, Any, ActorPulse]] = {}  # by name of the machine: id, actor
         self._cut: set[str] = set()
         self._n_copied = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_open = False
         self._lost: Callable[[Exception], None] = lambda _: None
         self._beats_cut = 0  # without an answer of any machine
         self._head = HeadWatch(None)  # its address is not known yet
         self.is_lost = False
 
-    async def open(self, stages: Sequence[StageCode], inline_bytes: int, paths: Sequence[str]) -> None:
+    async def open(self, inline_bytes: int, paths: Sequence[str]) -> None:
         """Start all workers; `paths` is where they find modules.
 
         Raises UsageError if they can't be placed, or do not start.
         """
-        self._timeouts_s = {stage.name: stage.timeout_s for stage in stages}
+        self._timeouts_s = {stage.name: stage.timeout_s for stage in self._stages}
         self._here = await asyncio.to_thread(own_machine_id)
         self._head = HeadWatch(await asyncio.to_thread(head_address))
         known = await asyncio.to_thread(machines)
@@ -113,34 +111,15 @@ class Pools:
         self.machines = [machine.name for machine in found if machine is not None]
         stores = {m.id: m.resources.get("object_store_memory", 0.0) for m in found if m is not None}
         self.store_bytes = sum(stores.values())
-        self._setup = ray.put(pickle.dumps((tuple(stages), inline_bytes, str(Path.cwd()), list(paths)), 5))
-        self._sizes = PoolSizes(
-            self._nodes, stages, self._idle_s, self.workers, self._starting,
-            is_idle=lambda worker: worker.is_reachable and not worker.queue,
-            start=lambda node: self._spawn(self._add_worker(node)),
-            end=self._end_worker,
-            season_s=self._season_s,
-        )  # fmt: skip
-        self._is_open = True
-        began_s = asyncio.get_running_loop().time()
+        setup = tuple(self._stages), inline_bytes, str(Path.cwd()), list(paths)
+        self._setup = ray.put(pickle.dumps(setup, 5))
         try:
-            async with asyncio.timeout(START_S):
-                starts = [self._start_worker(j) for j, n in enumerate(self._nodes) for _ in range(n.least)]
-                for j, worker in await asyncio.gather(*starts):
-                    self.workers[j].append(worker)
-        except (RayError, TimeoutError) as error:
+            await self.pools.open()
+        except (OSError, TimeoutError) as error:
             raise UsageError(
                 f"workers do not start on Ray: {error or f'not in {START_S:g} s'}", field="on", value="ray"
             ) from error
-        self._sizes.start_s = asyncio.get_running_loop().time() - began_s
-        self._spawn(self._watch())
-
-    def follow_queue(self, demand: Callable[[], Mapping[str, StageDemand]]) -> None:
-        """Let pools grow and shrink."""
-        for j, node in enumerate(self._nodes):
-            if node.least < node.slots:
-                self._changed(NodeChange(j, (node.least - node.slots) * node.depth, self.is_up(j)))
-        self._spawn(self._sizes.follow(demand))
+        self.pools.spawn(self._watch())
 
     async def _until_free(self, known: Sequence[Machine]) -> None:
         """Wait a little until others leave the pools their room. Raises UsageError."""
@@ -156,11 +135,12 @@ class Pools:
                 )  # fmt: skip
             await asyncio.sleep(0.25)
 
-    async def _start_worker(self, node: int) -> tuple[int, RayWorker]:
+    async def _started(self, node: int) -> RayWorker:
+        """A worker that is ready. Raises OSError."""
         known = await asyncio.to_thread(machines)
         machine = worker_placement.machine_of(self._nodes[node], known, self._here)
         if machine is None:
-            raise RayError(f"machine {self._nodes[node].machine} is gone")
+            raise ConnectionError(f"machine {self._nodes[node].machine} is gone")
         if machine.name not in self._watches or self._watches[machine.name][0] != machine.id:
             self._watch_machine(machine)
         reserved = worker_placement.actor_options(self._nodes[node], machine)
@@ -168,12 +148,21 @@ class Pools:
             self._setup, self._nodes[node].name
         )
         worker = RayWorker(
-            actor, self._timeouts_s, lambda w: self._on_lost(node, w), lambda w: self._on_reach(node, w)
+            actor,
+            self._timeouts_s,
+            lambda lost: self.pools.lost(node, lost),
+            lambda reached: self.pools.reached(node, reached),
         )
-        await worker.ready()
+        try:
+            await worker.ready()
+        except RayError as error:
+            raise ConnectionError(str(error)) from error
+        except asyncio.CancelledError:
+            await worker.stop()
+            raise
         if machine.name in self._cut:
             self._back(machine.name)
-        return node, worker
+        return worker
 
     def _made(self, kind: type, machine: Machine, **options: Any) -> Any:
         """A class of actors of this machine alone. Ray tries nothing again: attempts are ours."""
@@ -214,60 +203,8 @@ class Pools:
         return done, made, chosen
 
     def _on_machine(self, machine: str) -> list[RayWorker]:
-        return [
-            w for name, ws in zip(self.machines, self.workers, strict=True) if name == machine for w in ws
-        ]
-
-    def _on_lost(self, node: int, worker: RayWorker) -> None:
-        """A worker has died: another one takes its place."""
-        if worker not in self.workers[node]:
-            return
-        self.workers[node].remove(worker)
-        if self._is_open:
-            if worker.is_reachable:
-                self._changed(NodeChange(node, -self._nodes[node].depth, self.is_up(node)))
-            self._spawn(self._add_worker(node))
-
-    def _on_reach(self, node: int, worker: RayWorker) -> None:
-        """A worker is out of reach, and gets no attempts, or it is back."""
-        if self._is_open and worker in self.workers[node]:
-            depth = self._nodes[node].depth
-            self._changed(NodeChange(node, depth if worker.is_reachable else -depth, self.is_up(node)))
-
-    def is_up(self, node: int) -> bool:
-        """Whether its machine can be reached."""
-        return self.machines[node] not in self._cut
-
-    async def _add_worker(self, node: int) -> None:
-        self._starting[node] += 1
-        try:
-            await self._replace(node)
-        finally:
-            self._starting[node] -= 1
-
-    def _end_worker(self, node: int, worker: RayWorker) -> None:
-        """A worker is not needed any more."""
-        self.workers[node].remove(worker)
-        self._changed(NodeChange(node, -self._nodes[node].depth, self.is_up(node)))
-        worker.stop()
-
-    async def _replace(self, node: int) -> None:
-        delay_s, loop = 0.1, asyncio.get_running_loop()
-        while self._is_open:
-            began_s = loop.time()
-            try:
-                _, worker = await self._start_worker(node)
-            except RayError:  # its machine is gone, perhaps for good
-                await asyncio.sleep(delay_s)
-                delay_s = min(_LONGEST_WAIT_S, 2.0 * delay_s)
-                continue
-            if not self._is_open:
-                worker.stop()
-                return
-            self._sizes.start_s = loop.time() - began_s
-            self.workers[node].append(worker)
-            self._changed(NodeChange(node, self._nodes[node].depth, self.is_up(node)))
-            return
+        workers = zip(self.machines, self.pools.workers, strict=True)
+        return [worker for name, there in workers if name == machine for worker in there]
 
     def tell_loss(self, lost: Callable[[Exception], None]) -> None:
         """Call `lost` when all of the cluster is gone."""
@@ -276,8 +213,8 @@ class Pools:
     # Heartbeat.
 
     async def _watch(self) -> None:
-        while self._is_open:
-            for workers in self.workers:
+        while True:
+            for workers in self.pools.workers:
                 for worker in list(workers):
                     worker.pulse.beat()
             for name, (_, _, pulse) in list(self._watches.items()):
@@ -327,28 +264,19 @@ class Pools:
     def _tell_up(self, machine: str, *, is_up: bool) -> None:
         for j, name in enumerate(self.machines):
             if name == machine:
-                self._changed(NodeChange(j, is_up=is_up))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self.pools.switch(j, is_up=is_up)
 
     async def close(self) -> None:
         """Stop all workers."""
-        self._is_open = False
-        for task in list(self._tasks):
-            task.cancel()
         self._head.pulse.stop()
         for _, watch, pulse in self._watches.values():
             pulse.stop()
             if not self.is_lost:
                 ray.kill(watch)
         self._watches.clear()
-        for workers in self.workers:
-            for worker in workers:
-                worker.stop(kills=not self.is_lost)
-            workers.clear()
+        for worker in (w for workers in self.pools.workers for w in workers if self.is_lost):
+            worker.is_alive = False
+        await self.pools.close()
 
 
 def _free() -> Mapping[str, Mapping[str, float]] | None:

@@ -1,0 +1,68 @@
+"""Runs a program on a node that this machine can't connect to: it connects back, and passes signals on.
+
+    python -m trimtab.live.dial HOST:PORT COMMAND …
+
+The environment has the word that the program is expected with (TRIMTAB_DIAL), and the seconds that it may go
+on for when its socket has ended (TRIMTAB_DIAL_GRACE_S). One connection becomes the program's standard input.
+The other carries lines: signals there, how the program ended back. See `dialled.py`.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+WORD, GRACE_S = "TRIMTAB_DIAL", "TRIMTAB_DIAL_GRACE_S"  # names of variables
+DATA, CONTROL = b"data", b"control"
+CONNECT_S = 30.0
+
+
+def main() -> None:
+    """Connect, run the program, and end with its code."""
+    host, _, port = sys.argv[1].rpartition(":")
+    environment = dict(os.environ)
+    word, grace_s = environment.pop(WORD).encode(), float(environment.pop(GRACE_S, "0"))
+    to = host.strip("[]"), int(port)
+    first, *words = sys.argv[2:]
+    command = [sys.executable if first == "python" else first, *words]
+    data, control = (_connected(to, word, role) for role in (DATA, CONTROL))
+    try:
+        with data:
+            program = subprocess.Popen(command, stdin=data.fileno(), env=environment)
+    except OSError as error:
+        control.sendall(f"as it could not start: {error}\n".encode())
+        sys.exit(127)
+    threading.Thread(target=_obey, args=(control, program, grace_s), daemon=True).start()
+    code = program.wait()
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    with contextlib.suppress(OSError):  # nobody is there to hear it
+        control.sendall(f"{how}\n".encode())
+    sys.exit(128 - code if code < 0 else code)
+
+
+def _connected(to: tuple[str, int], word: bytes, role: bytes) -> socket.socket:
+    made = socket.create_connection(to, CONNECT_S)
+    made.settimeout(None)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.sendall(word + b" " + role + b"\n")
+    return made
+
+
+def _obey(control: socket.socket, program: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Pass signals on until nobody is there to send one; then the program has its grace."""
+    with contextlib.suppress(OSError), control.makefile("rb") as lines:
+        for line in lines:
+            program.send_signal(int(line))
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.wait(grace_s)
+    program.kill()
+
+
+if __name__ == "__main__":
+    main()
