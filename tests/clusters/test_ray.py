@@ -210,9 +210,8 @@ async def test_an_attempt_that_waits_behind_another_is_cancelled_without_running
         cancelled = await waiting
         assert cancelled.error is not None
         assert cancelled.error.cause is Cause.CANCELLED
-        await backend._pools.pools.workers[0][
-            0
-        ]._actor.ping.remote()  # an answer: the actor has heard of it before
+        (worker,) = backend._pools.pools.workers[0]
+        await worker._actor.ping.remote()  # an answer: the actor has heard of it before
         (tmp_path / "go").touch()
         assert (await first).error is None
         assert (await bench.call("Counter"))[0] == 1  # the cancelled call did not count

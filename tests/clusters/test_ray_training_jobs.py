@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ import pytest
 
 from support.train_runs import BY_PROGRESS, job, last_state, train
 from trimtab.errors import UsageError
+from trimtab.live.host import HostNode
+from trimtab.training.runner.node_program import slots_of
 
 needs_ray = pytest.mark.usefixtures("shared_ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -36,9 +36,9 @@ def test_a_job_on_ray_changes_its_ranks_as_on_this_machine(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("nodes", "on", "told"),
     [
-        ({"nowhere": 1}, "ray", "nodes: no such machine in the Ray cluster (got 'nowhere')"),
+        ({"nowhere": 1}, "ray", "nodes: no such node (got 'nowhere')"),
         ({"local": 99}, "ray", "nodes.local: is too many slots (got 99); expected at most 4, the CPUs"),
-        ({"local": 1}, "dask", "--on: no such place (got 'dask'); expected processes, ray"),
+        ({"local": 1}, "dask", "--on: no such place (got 'dask'); expected one of processes, ray"),
     ],
 )
 def test_nodes_that_are_not_there_are_named(
@@ -51,46 +51,14 @@ def test_nodes_that_are_not_there_are_named(
 
 
 def test_slots_are_gpus_where_there_are_any() -> None:
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from trimtab.clusters.ray.connection import Machine
-    from trimtab.clusters.ray.ray_slots import slots_of
-
-    known = [
-        Machine("plain", "id-0", {"CPU": 8.0}, {}),
-        Machine("fast", "id-1", {"CPU": 16.0, "GPU": 4.0}, {}),
-    ]
-    assert slots_of(known, "id-0", {}, cuda=False) == ("GPU", {"fast": 4})
-    assert slots_of(known[:1], "id-0", {}, cuda=False) == ("CPU", {"plain": 8})
-    assert slots_of(known, "id-0", {"local": 3}, cuda=False) == ("CPU", {"local": 3})
-    assert slots_of(known, "id-0", {"fast": 2}, cuda=True) == ("GPU", {"fast": 2})
-    with pytest.raises(UsageError, match=r"cuda: no machine has any \(got True\)"):
-        slots_of(known[:1], "id-0", {}, cuda=True)
-
-
-def test_programs_that_begin_at_once_have_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a node that is there again do."""
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from trimtab.clusters.ray.ray_slots import NodeActor
-
-    connect = asyncio.open_connection
-
-    async def pids() -> set[int]:
-        actor, all_connect = NodeActor(), asyncio.Barrier(3)
-
-        async def together(sock: socket.socket) -> Any:
-            await all_connect.wait()
-            return await connect(sock=sock)
-
-        monkeypatch.setattr(asyncio, "open_connection", together)
-        numbers = await asyncio.gather(*(actor.begin("", "", (), 1.0) for _ in range(3)))
-        assert sorted(numbers) == [0, 1, 2]
-        ready = [json.loads(await actor.receive(number)) for number in numbers]
-        for number in numbers:
-            await actor.end(number)
-            assert await actor.receive(number) == b""
-        return {event["pid"] for event in ready}
-
-    assert len(asyncio.run(pids())) == 3
+    known = [HostNode("plain", 8, {"cpu": 8.0}), HostNode("fast", 16, {"cpu": 16.0, "gpu": 4.0})]
+    assert slots_of(known, {}, cuda=False) == ({"fast": 4}, True)
+    assert slots_of(known[:1], {}, cuda=False) == ({"plain": 8}, False)
+    assert slots_of(known, {"plain": 3}, cuda=False) == ({"plain": 3}, False)
+    assert slots_of(known, {"fast": 2}, cuda=True) == ({"fast": 2}, True)
+    assert slots_of([HostNode("here", 2)], {"here": 2}, cuda=True) == ({"here": 2}, True)  # it counts nothing
+    with pytest.raises(UsageError, match=r"cuda: no node has any \(got True\)"):
+        slots_of(known[:1], {}, cuda=True)
 
 
 @pytest.mark.faults

@@ -25,8 +25,8 @@ from support.guide_examples import (
 from support.train_runs import WORKER, last_state
 from trimtab.chains import Session, StageNode, run
 from trimtab.chains.chain_files import load_chain
+from trimtab.clusters.backends import host
 from trimtab.clusters.in_process import InProcess
-from trimtab.clusters.slot_sources import slot_source
 from trimtab.training.runner.job_list import job_list_of
 from trimtab.training.runner.train_jobs import RunChoice, train_jobs
 
@@ -104,7 +104,7 @@ def training_run(example: str, folder: Path) -> None:
         job |= {"command": WORKER, "samples": 640, "submit_s": job.get("submit_s", 0) / 100}
     listed = job_list_of(yaml.safe_dump(about), "jobs.yaml", folder)
     choice = RunChoice(listed, "jobs", "jobs.yaml", "fifo")
-    run = train_jobs(choice, folder, sources=slot_source, say=lambda _: None, show=lambda rows, now_s: None)
+    run = train_jobs(choice, folder, hosts=host, say=lambda _: None, show=lambda rows, now_s: None)
     assert run.state == "done"
     for job in about["jobs"]:
         counts = np.array(last_state(folder, run.run_id, job["id"])["counts"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.clusters.slot_sources import slot_source
+from trimtab.clusters.backends import host
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, decided_by
 from trimtab.training.runner.job_list import job_list_of
@@ -48,7 +48,7 @@ def train(
 ) -> RunOutcome:
     listed = job_list_of(jobs_text(*jobs, nodes=nodes, **rules), "jobs.yaml", runs)
     choice = RunChoice(listed, "jobs", "jobs.yaml", policy, on=on)
-    return train_jobs(choice, runs, sources=slot_source, say=say, show=show)
+    return train_jobs(choice, runs, hosts=host, say=say, show=show)
 
 
 def last_state(runs: Path, run_id: str, job_id: str) -> dict[str, Any]:

@@ -199,15 +199,13 @@ def _choice(
 
 def _run(chosen: RunChoice, journal: Path | None, begun: Callable[[str], None], *, quiet: bool) -> RunOutcome:
     from trimtab.cli.train_tables import shown_jobs
-    from trimtab.clusters.slot_sources import slot_source
+    from trimtab.clusters.backends import host
     from trimtab.training.runner.run_ledger import default_runs
     from trimtab.training.runner.train_jobs import train_jobs
 
     with shown_jobs(quiet=quiet) as progress:
         runs = journal or default_runs()
-        return train_jobs(
-            chosen, runs, sources=slot_source, begun=begun, show=progress.rows, say=progress.say
-        )
+        return train_jobs(chosen, runs, hosts=host, begun=begun, show=progress.rows, say=progress.say)
 
 
 @app.command("list", epilog=examples("trimtab train list --limit 5"))

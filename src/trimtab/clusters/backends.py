@@ -1,26 +1,38 @@
-"""Finds backends by name: the package's own, and those of other packages by entry point."""
+"""Finds backends and hosts by name: the package's own, and those of other packages by entry point.
+
+A backend runs stages of chains. A host runs programs, so it serves chains (`Processes`) and training jobs.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from trimtab.errors import UsageError
+from trimtab.live.host import NO_SLOTS, Host
 from trimtab.live.stage_backend import StageBackend, StageNode
 
-GROUP: Final = "trimtab.backends"  # of entry points
+BACKENDS: Final = "trimtab.backends"  # groups of entry points
+HOSTS: Final = "trimtab.hosts"
 _OWN: Final = {
-    "in-process": "trimtab.clusters.in_process:InProcess",
-    "processes": "trimtab.clusters.processes:Processes",
-    "ray": "trimtab.clusters.ray.ray_backend:Ray",
+    BACKENDS: {
+        "in-process": "trimtab.clusters.in_process:InProcess",
+        "processes": "trimtab.clusters.processes:Processes",
+        "ray": "trimtab.clusters.ray.ray_backend:Ray",
+    },
+    HOSTS: {
+        "processes": "trimtab.live.this_machine:ThisMachine",
+        "ray": "trimtab.clusters.ray.ray_host:RayHost",
+    },
 }
 
 
 def names() -> list[str]:
     """The names of all backends."""
-    return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*_names(BACKENDS), *_names(HOSTS)})
 
 
 def backend(spec: str, **options: Any) -> StageBackend:
@@ -29,18 +41,42 @@ def backend(spec: str, **options: Any) -> StageBackend:
     Raises UsageError for an unknown name, MissingExtra if it needs what is not installed.
     """
     name, is_address, _ = spec.partition("://")
-    made: StageBackend = _class_of(name)(**({"address": spec} if is_address else {}), **options)
+    made: StageBackend
+    if (kind := _found(BACKENDS, name)) is not None:
+        made = kind(**({"address": spec} if is_address else {}), **options)
+    elif _found(HOSTS, name) is not None:
+        made = _found(BACKENDS, "processes")(host=host(spec), **options)
+    else:
+        raise UsageError("no such backend", field="on", value=name, expected=_expected(names()))
     return made
 
 
-def _class_of(name: str) -> Any:
-    if name in _OWN:
-        module, _, attribute = _OWN[name].partition(":")
+def host(spec: str, slots: Mapping[str, int] = NO_SLOTS) -> Host:
+    """The host of this name; NAME://REST is an address for the one of that name. Nothing starts yet.
+
+    `slots`: of nodes that a run names. Raises UsageError, MissingExtra as `backend`.
+    """
+    name = spec.partition("://")[0]
+    if (kind := _found(HOSTS, name)) is None:
+        raise UsageError("no such place", field="--on", value=name, expected=_expected(_names(HOSTS)))
+    made: Host = kind(spec, slots)
+    return made
+
+
+def _names(group: str) -> list[str]:
+    return sorted({*_OWN[group], *(point.name for point in entry_points(group=group))})
+
+
+def _found(group: str, name: str) -> Any:
+    """A class by its name; None = there is none."""
+    if name in _OWN[group]:
+        module, _, attribute = _OWN[group][name].partition(":")
         return getattr(importlib.import_module(module), attribute)
-    for point in entry_points(group=GROUP, name=name):
-        return point.load()
-    expected = f"one of {', '.join(names())}, or ray://HOST:PORT"
-    raise UsageError("no such backend", field="on", value=name, expected=expected)
+    return next((point.load() for point in entry_points(group=group, name=name)), None)
+
+
+def _expected(known: Sequence[str]) -> str:
+    return f"one of {', '.join(known)}, or ray://HOST:PORT"
 
 
 EXPECTED: Final = "a number, or LEAST..MOST such as 1..4"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 LOCAL_ADDRESS: Final = "127.0.0.1"
+NO_SLOTS: Final[Mapping[str, int]] = {}  # no nodes are named
 PYTHON: Final = "python"  # as the first word of a command: the node's Python that has trimtab
 
 

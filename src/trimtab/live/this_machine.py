@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from trimtab.live.host import PYTHON, HostNode, Link, Program, ProgramEvents, Told
+from trimtab.live.host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told
 
 
 class ThisMachine:
@@ -23,7 +23,7 @@ class ThisMachine:
 
     driver_address = ""
 
-    def __init__(self, address: str = "", slots: Mapping[str, int] | None = None) -> None:
+    def __init__(self, address: str = "", slots: Mapping[str, int] = NO_SLOTS) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._nodes = [HostNode(name, count) for name, count in (slots or {"local": cores}).items()]
 

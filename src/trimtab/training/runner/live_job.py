@@ -15,8 +15,8 @@ from trimtab.training.runner.checkpoint_files import Checkpoint, generation_fold
 from trimtab.training.runner.generation import Generation
 from trimtab.training.runner.job_list import JobSpec, RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions
-from trimtab.training.runner.node_programs import RankStart
-from trimtab.training.runner.slot_pool import Warm, warm_program
+from trimtab.training.runner.node_program import RankStart, Warm
+from trimtab.training.runner.slot_pool import warm_program
 
 JobState = Literal["pending", "active", "done", "failed", "rejected", "cancelled"]
 _FENCE: Final = "generation"

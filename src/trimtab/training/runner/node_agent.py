@@ -1,21 +1,25 @@
 """The program on a node that starts ranks, passes on what they report, and tells how they end.
 
 Standard library only, and one file: it runs by its path, under any Python, whether trimtab is there or not.
-With --preload it has imported modules, and starts a rank whose command is `python FILE …` or
-`python -m MODULE …` as a fork of itself, which need not import them again.
+It starts warm programs beside itself: the same file, under a Python of their own, with --preload. They have
+imported modules, and start a rank whose command is `python FILE …` or `python -m MODULE …` as a fork of
+themselves, which need not import them again. A rank of a warm program that is not there starts anew.
 
-It reads and writes JSON objects, a line each, on the socket --socket:
-    {"do": "start", "rank": key, "argv": […], "env": {…}, "gpus": […], "memory_gib": …, "cwd": …, "log": …}
+It reads and writes JSON objects, a line each, on the socket that is its standard input:
+    {"do": "start", "rank": key, "argv": […], "env": {…}, "gpus": […], "memory_gib": …, "cwd": …, "log": …,
+     "program": name}
     {"do": "signal", "rank": key, "signal": 15}  {"do": "port"}
+    {"do": "warm", "program": name, "python": …, "preload": […]}
     {"event": "ready"}  {"event": "port", "port": …}  {"event": "report", "rank": key, "line": …}
     {"event": "end", "rank": key, "code": …}  {"event": "refused", "rank": key, "why": …}
+    {"event": "failed", "why": …}  {"event": "warm", "program": name}
+    {"event": "cold", "program": name, "why": …}
 A rank has the program's environment, and `env` over it; `python` is the Python of the program. `gpus` are
 positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES). A rank that uses more than
 `memory_gib`, with the processes that it has started, gets SIGKILL, and says so in a report (Linux).
 A code below 0 is the signal that ended the rank. When the socket closes, the run is gone: ranks get SIGTERM,
 and SIGKILL after --grace-s. When the program itself is killed, its ranks are too (Linux). --lock is a file
-that only one such program at a time holds: the next waits until the ranks of a killed run have ended. With
---detach the program has no parent: a kill of all children of its starter does not reach it.
+that only one such program at a time holds: the next waits until the ranks of a killed run have ended.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from typing import Any
 
 REPORT_FD = 3
 LOOK_S = 0.5  # between two looks at the memory of ranks
+END_S = 5.0  # for warm programs to end once their ranks have
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # threads of several ranks would contend
 _PR_SET_PDEATHSIG = 1
 
@@ -48,16 +53,31 @@ class Rank:
     def __init__(self, key: str, pid: int, reports: int, memory_gib: float) -> None:
         self.key, self.pid, self.reports, self.memory_gib = key, pid, reports, memory_gib
         self.data = b""
-        self.code: int | None = None
+
+
+class Warm:
+    """A warm program that was started."""
+
+    def __init__(self, name: str, pid: int, connection: socket.socket) -> None:
+        self.name, self.pid, self.connection = name, pid, connection
+        self.data, self.code, self.is_ready = b"", 0, False
+        self.ranks: set[str] = set()
+
+    def send(self, line: bytes) -> None:
+        """Pass a command on."""
+        with contextlib.suppress(OSError):  # it has ended: that is told when its socket says so
+            self.connection.sendall(line + b"\n")
 
 
 class Agent:
     """Serves one connection."""
 
-    def __init__(self, connection: socket.socket, is_warm: bool, lock: int) -> None:
+    def __init__(self, connection: socket.socket, is_warm: bool, lock: int, grace_s: float) -> None:
         self._connection, self._is_warm, self._lock = connection, is_warm, lock
+        self._grace_s = grace_s
         self._input = b""
         self._ranks: dict[str, Rank] = {}
+        self._warm: dict[str, Warm] = {}
         self._wakeup, wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(self._wakeup, False)
@@ -77,15 +97,22 @@ class Agent:
                 looked_s = time.monotonic()
                 self._watch_memory()
 
-    def end(self, grace_s: float) -> None:
-        """Stop all ranks."""
+    def end(self) -> None:
+        """Stop all ranks, and all warm programs, which stop theirs."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(self._connection)
         self._signal_all(signal.SIGTERM)
-        until_s = time.monotonic() + grace_s
-        while self._ranks and time.monotonic() < until_s:
+        for warm in self._warm.values():
+            with contextlib.suppress(OSError):  # it has ended
+                warm.connection.shutdown(socket.SHUT_WR)
+            if not warm.is_ready:
+                _signal(warm.pid, signal.SIGKILL)  # it imports modules, and reads only after that
+        until_s = time.monotonic() + self._grace_s + (END_S if self._warm else 0.0)
+        while (self._ranks or self._warm) and time.monotonic() < until_s:
             self._turn(0.1)
         self._signal_all(signal.SIGKILL)
+        for warm in self._warm.values():
+            _signal(warm.pid, signal.SIGKILL)
 
     def _watch_memory(self) -> None:
         for rank in self._ranks.values():
@@ -110,13 +137,67 @@ class Agent:
         for line in lines:
             message = json.loads(line)
             if message["do"] == "start":
-                self._start(message)
+                warm = self._warm.get(message.get("program", ""))
+                if warm is not None and warm.is_ready:
+                    warm.ranks.add(message["rank"])
+                    warm.send(line)
+                else:
+                    self._start(message)
             elif message["do"] == "port":
                 self._tell(event="port", port=_free_port())
+            elif message["do"] == "warm":
+                self._warm_up(message)
             else:
                 rank = self._ranks.get(message["rank"])
                 if rank is not None:
                     _signal(rank.pid, message["signal"])
+                for warm in self._warm.values():
+                    if message["rank"] in warm.ranks:
+                        warm.send(line)
+        return True
+
+    def _warm_up(self, message: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        python, preload = message["python"] or sys.executable, ",".join(message["preload"])
+        command = [python, __file__, "--grace-s", f"{self._grace_s}", "--preload", preload]
+        try:
+            to_stdin = (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)
+            pid = os.posix_spawn(python, command, os.environ, file_actions=[to_stdin], setsid=True)
+        except OSError as error:
+            ours.close()
+            self._tell(event="cold", program=message["program"], why=f"{python}: {error.strerror}")
+            return
+        finally:
+            theirs.close()
+        warm = self._warm[message["program"]] = Warm(message["program"], pid, ours)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_warm(warm))
+
+    def _on_warm(self, warm: Warm) -> bool:
+        """What a warm program tells is passed on; when it has ended, its ranks have."""
+        try:
+            data = warm.connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        *lines, warm.data = (warm.data + data).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            if event["event"] == "ready":
+                warm.is_ready = True
+                self._tell(event="warm", program=warm.name)
+                continue
+            if event["event"] in ("end", "refused"):
+                warm.ranks.discard(event["rank"])
+            self._tell(**event)
+        if not data:
+            self._selector.unregister(warm.connection)
+            warm.connection.close()
+            del self._warm[warm.name]
+            _signal(warm.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # else its code is known
+                warm.code = os.waitstatus_to_exitcode(os.waitpid(warm.pid, 0)[1])
+            for rank in warm.ranks:
+                self._tell(event="end", rank=rank, code=-int(signal.SIGKILL))
+            self._tell(event="cold", program=warm.name, why=f"ended with code {warm.code}")
         return True
 
     def _start(self, message: dict[str, Any]) -> None:
@@ -145,7 +226,9 @@ class Agent:
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             _die_with(os.getppid())
-            highest = max([log, theirs, REPORT_FD, self._lock, self._wake, self._connection.fileno()]) + 1
+            others = [warm.connection.fileno() for warm in self._warm.values()]
+            own = [REPORT_FD, self._lock, self._wake, self._connection.fileno()]
+            highest = max([log, theirs, *own, *others]) + 1
             log, theirs = _moved(log, highest), _moved(theirs, highest)
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (log, 1), (log, 2), (theirs, REPORT_FD)):
@@ -205,6 +288,8 @@ class Agent:
     def _ended(self, pid: int, code: int) -> None:
         rank = next((rank for rank in self._ranks.values() if rank.pid == pid), None)
         if rank is None:
+            for warm in self._warm.values():
+                warm.code = code if warm.pid == pid else warm.code
             return
         del self._ranks[rank.key]
         while rank.reports >= 0 and self._has_more(rank):
@@ -314,26 +399,30 @@ def _run_python(argv: list[str], environment: dict[str, str]) -> int:
 def main() -> None:
     """Serve the socket."""
     options = argparse.ArgumentParser()
-    options.add_argument("--socket", type=int, required=True)
     options.add_argument("--grace-s", type=float, default=30.0)
     options.add_argument("--lock", default="")
     options.add_argument("--preload", default="")
-    options.add_argument("--detach", action="store_true")
     given = options.parse_args()
-    if given.detach and os.fork():
-        os._exit(0)
+    connection = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     lock = -1
     if given.lock:
-        lock = os.open(given.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            lock = os.open(given.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            why = f"there is no {os.path.dirname(given.lock)}: all machines must share that folder"
+            connection.sendall(json.dumps({"event": "failed", "why": why}).encode() + b"\n")
+            sys.exit(1)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    if given.preload:  # a library reads it as it is imported: for the forks it is too late
-        os.environ.update(ONE_THREAD | os.environ)
+    if given.preload:
+        _die_with(os.getppid())
+        os.environ.update(ONE_THREAD | os.environ)  # a library reads it as it is imported: for forks too late
     for module in filter(None, given.preload.split(",")):
         importlib.import_module(module)
-    with socket.socket(fileno=given.socket) as connection:
-        agent = Agent(connection, bool(given.preload), lock)
+    with connection:
+        agent = Agent(connection, bool(given.preload), lock, given.grace_s)
         agent.serve()
-        agent.end(given.grace_s)
+        agent.end()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, UsageError
+from trimtab.live.host import Host
+from trimtab.live.this_machine import ThisMachine
 from trimtab.training.allocator_catalogue import (
     canonical_allocator,
     clock_of,
@@ -24,13 +26,13 @@ from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.job_list import JobList, refuse_too_large, workload_of_jobs
 from trimtab.training.runner.live_decisions import LiveDecisions, MeasuredRestarts
-from trimtab.training.runner.node_process import ThisMachine
-from trimtab.training.runner.node_programs import SlotSource
+from trimtab.training.runner.node_program import Slots, slots_of
 from trimtab.training.runner.run_ledger import HERE, STOPPED, KnownRun, RunLedger, RunSettings
 from trimtab.training.runner.run_recording import RECORDING, Recording, Rerun, recorded, rerun_of
 from trimtab.training.runner.training_host import Say, Show, TrainingHost
 from trimtab.training.runner.work_process import WorkProcess, begin_importing
 
+Hosts = Callable[[str, Mapping[str, int]], Host]
 SIMULATED_S = 30.0  # of the simulation at the end of a run, after which it is left out
 
 
@@ -62,44 +64,49 @@ def train_jobs(
     choice: RunChoice,
     runs: Path,
     *,
-    sources: Callable[[str], SlotSource] = lambda on: ThisMachine(),
+    hosts: Hosts = lambda on, slots: ThisMachine(on, slots),
     begun: Callable[[str], None] = lambda run_id: None,
     show: Show = lambda rows, now_s: None,
     say: Say = lambda text: None,
 ) -> RunOutcome:
     """Run jobs to the end, or to SIGINT or SIGTERM, which stop them at a checkpoint. Raises TrimtabError.
 
-    `sources` makes the source of nodes of what `--on` says. `begun` hears the run's id: it can be resumed.
+    `hosts` finds the host that `--on` says, for a run that names these nodes. `begun` hears the run's id: it
+    can be resumed.
     """
     begin_importing()
-    return asyncio.run(_train(choice, runs, sources, begun, show, say))
+    return asyncio.run(_train(choice, runs, hosts, begun, show, say))
 
 
 async def _train(
     choice: RunChoice,
     runs: Path,
-    sources: Callable[[str], SlotSource],
+    hosts: Hosts,
     begun: Callable[[str], None],
     show: Show,
     say: Say,
 ) -> RunOutcome:
-    hosts: list[TrainingHost] = []
-    ledger = RunLedger(runs, lambda error: hosts[0].ledger_failed(error) if hosts else None)
-    source = None if choice.listed is None else sources(choice.on or HERE)
+    running: list[TrainingHost] = []
+    ledger = RunLedger(runs, lambda error: running[0].ledger_failed(error) if running else None)
+    wanted: Mapping[str, int] = {}
+    if choice.listed is not None:
+        wanted = choice.slots or choice.listed.slots
+    nodes = None if choice.listed is None else hosts(choice.on or HERE, wanted)
     await ledger.open()
     try:
-        if choice.listed is None or source is None:
+        if choice.listed is None or nodes is None:
             run = await ledger.take_over(choice.resume, retry_failed=choice.retry_failed)
-            source = sources(choice.on or run.settings.on)
-            run = await _found_again(run, source, choice.on)
+            wanted = {} if choice.on else run.settings.slots
+            nodes = hosts(choice.on or run.settings.on, wanted)
+            run = await _found_again(run, nodes, wanted, choice.on)
         else:
-            listed, settings = await _settings(choice, choice.listed, source)
+            listed, settings = await _settings(choice, choice.listed, nodes, wanted)
             run = await ledger.begin(listed, settings, choice.source)
         begun(run.id)
         say(f"run {run.id}")
         decisions = decisions_of(run)
-        host = TrainingHost(run, ledger, decisions, source, show=show, say=say)
-        hosts.append(host)
+        host = TrainingHost(run, ledger, decisions, nodes, show=show, say=say)
+        running.append(host)
         try:
             with _stopped_by_signals(host):
                 state = await host.run()
@@ -130,30 +137,38 @@ async def _simulated(again: Rerun) -> JobRecords | None:
     return made
 
 
-async def _settings(choice: RunChoice, listed: JobList, source: SlotSource) -> tuple[JobList, RunSettings]:
+async def _settings(
+    choice: RunChoice, listed: JobList, host: Host, wanted: Mapping[str, int]
+) -> tuple[JobList, RunSettings]:
     """The settings of a new run. Raises UsageError for one that cannot be, before anything is kept."""
     rules = listed.rules
     if choice.clock is not None:
         rules = rules.model_copy(update={"clock": choice.clock})
     policy = canonical_allocator(choice.policy)
-    found = await source.open(dict(choice.slots or listed.slots), cuda=listed.cuda)
-    listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
-    told, on = rules.model_dump(mode="json"), choice.on or HERE
-    nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
-    settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told, nodes)
     try:
+        found = await _slots_on(host, choice.on or HERE, wanted, cuda=listed.cuda)
+        listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
+        told, on = rules.model_dump(mode="json"), choice.on or HERE
+        nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
+        settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told, nodes)
         refuse_too_large(listed)
         decisions_of(KnownRun("", settings, listed))
     except BaseException:
-        await source.close()
+        await host.close()
         raise
     return listed, settings
 
 
-async def _found_again(run: KnownRun, source: SlotSource, on: str) -> KnownRun:
+async def _slots_on(host: Host, on: str, wanted: Mapping[str, int], *, cuda: bool) -> Slots:
+    if on == HERE and not wanted:
+        raise UsageError("names no slots", field="nodes", expected="nodes in the file, or --slots N")
+    return slots_of(await asyncio.to_thread(host.nodes), wanted, cuda=cuda)
+
+
+async def _found_again(run: KnownRun, host: Host, wanted: Mapping[str, int], on: str) -> KnownRun:
     """A run that goes on: on its nodes, or on those of another place where it was given one."""
     settings = run.settings
-    found = await source.open({} if on else settings.slots, cuda=settings.cuda)
+    found = await _slots_on(host, on or settings.on, wanted, cuda=settings.cuda)
     listed = run.listed.on(found.slots)
     refuse_too_large(listed)
     settings = replace(settings, slots=found.slots, cuda=found.cuda, on=on or settings.on)

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.errors import StoreUnavailable, TrimtabError
+from trimtab.live.host import Host
 from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question
@@ -29,7 +30,6 @@ from trimtab.training.runner.generation_end import end_of
 from trimtab.training.runner.job_list import RunRules
 from trimtab.training.runner.live_decisions import LiveDecisions, SlotTime
 from trimtab.training.runner.live_job import JobRow, JobState, LiveJob, job_folder, job_row
-from trimtab.training.runner.node_programs import SlotSource
 from trimtab.training.runner.obeyed_commands import ObeyedCommands
 from trimtab.training.runner.rank_protocol import NO_START, NOT_SAVED, PREEMPTED, read_report
 from trimtab.training.runner.run_ledger import DONE, FAILED, STOPPED, KnownRun, RunLedger
@@ -49,7 +49,7 @@ class TrainingHost:
     """Runs the jobs of one run.
 
     Args:
-        source: where its nodes are.
+        host: where its nodes are.
         show: called with the jobs and the seconds since the begin of the run, twice a second.
         say: called with what the user should know.
     """
@@ -59,7 +59,7 @@ class TrainingHost:
         run: KnownRun,
         ledger: RunLedger,
         decisions: LiveDecisions,
-        source: SlotSource,
+        host: Host,
         *,
         show: Show = lambda rows, now_s: None,
         say: Say = lambda text: None,
@@ -70,7 +70,8 @@ class TrainingHost:
         folder = ledger.run_folder
         self.jobs = [LiveJob(k, s, job_folder(folder, s.id)) for k, s in enumerate(run.listed.jobs)]
         programs = sorted({job.warm for job in self.jobs} - {PLAIN})
-        self.pool = SlotPool(source, run.settings.slots, programs, folder, self.rules.grace_s, self)
+        resource = "gpu" if run.settings.cuda else "cpu"
+        self.pool = SlotPool(host, run.settings.slots, resource, programs, folder, self.rules.grace_s, self)
         self._forecasts = Forecasts(run, decisions)
         self._deciding = Deciding(AllocatorChoice(run.settings.policy, self.rules))
         self._commands = ObeyedCommands(
