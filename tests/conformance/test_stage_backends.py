@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from support.far_host import FarHost
 from support.stage_backends import Bench, Make, on, simulated
 from trimtab.clusters.in_process import InProcess
 from trimtab.clusters.processes import Processes
@@ -26,7 +28,18 @@ from trimtab.live.stage_backend import (
 )
 from trimtab.live.value_codec import encode
 
-BACKENDS: dict[str, Make] = {"in-process": InProcess, "processes": Processes, "simulated": simulated}
+
+def far(nodes: Sequence[StageNode]) -> Processes:
+    """Workers that only connect back, as on pods."""
+    return Processes(nodes, host=FarHost(slots={"local": 1}))
+
+
+BACKENDS: dict[str, Make] = {
+    "in-process": InProcess,
+    "processes": Processes,
+    "far": far,
+    "simulated": simulated,
+}
 MARKS = {
     "simulated": pytest.mark.event_loop(factory=VirtualLoop),
     "ray": pytest.mark.xdist_group("ray"),

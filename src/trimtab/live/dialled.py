@@ -25,26 +25,28 @@ _LONGEST: Final = 128  # bytes of the first line of a connection
 
 
 class DialIn:
-    """Takes the connections of programs that are expected."""
+    """Takes the connections of programs that are expected.
 
-    def __init__(self) -> None:
+    Args:
+        address: of this machine, where it listens; empty = all.
+        port: 0 = any that is free.
+
+    Raises OSError.
+    """
+
+    def __init__(self, address: str = "", port: int = 0) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, port), family=family)
+        self.port: int = self._socket.getsockname()[1]
         self._expected: dict[bytes, DialledLink] = {}
-        self._server: asyncio.Server | None = None
-
-    async def open(self, address: str, port: int = 0) -> None:
-        """Listen here. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._found), address, port)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        assert self._server is not None
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        self._serving: asyncio.Task[asyncio.Server] | None = None
 
     def expect(self, name: str, events: ProgramEvents) -> DialledLink:
         """A program of this name will connect. It is expected until it has ended, or `stop`."""
+        if self._serving is None:
+            loop = asyncio.get_running_loop()
+            serving = loop.create_server(lambda: _Connection(self._found), sock=self._socket)
+            self._serving = loop.create_task(serving)
         word = secrets.token_hex(_WORD_BYTES).encode()
         link = self._expected[word] = DialledLink(name, word.decode(), events, lambda: self._forget(word))
         return link
@@ -59,10 +61,10 @@ class DialIn:
         self._expected.pop(word, None)
 
     async def close(self) -> None:
-        """Listen no more."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        """Listen no more. All programs have ended."""
+        if self._serving is not None:
+            (await self._serving).close()
+        self._socket.close()
 
 
 class DialledLink:

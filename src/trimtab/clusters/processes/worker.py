@@ -116,7 +116,3 @@ def main() -> None:
             worker.run()
     sys.stdout.flush()
     os._exit(0)  # not held up by threads of stages
-
-
-if __name__ == "__main__":
-    main()

@@ -16,17 +16,14 @@ from trimtab.clusters.worker_queue import WorkerQueue
 from trimtab.live.host import PYTHON, HostNode, Launcher, Program
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageError, StageNode
 
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from trimtab.clusters.processes.worker import main; main()"
-)
+_MAIN = "from trimtab.clusters.processes.worker import main; main()"
+_BOOT = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); {_MAIN}"
 
 
 def worker_program(node: StageNode, *, is_here: bool) -> Program:
     """What runs on a node: a worker that imports what this process can, or what its node has."""
-    far = [PYTHON, "-m", "trimtab.clusters.processes.worker"]
     return Program(
-        [PYTHON, "-c", _BOOT, json.dumps(sys.path)] if is_here else far,
+        [PYTHON, "-c", _BOOT, json.dumps(sys.path)] if is_here else [PYTHON, "-c", _MAIN],
         {"PYTHONUNBUFFERED": "1", NODE_VARIABLE: node.name},
         {name: amount / node.slots for name, amount in node.capacity.items()},
     )
