@@ -94,6 +94,36 @@ def test_a_training_job_runs_on_it(far: FarHost, tmp_path: Path) -> None:
     assert last_state(tmp_path, run.run_id, "fit")["counts"] == [16.0] * 64
 
 
+def test_nodes_come_and_go_while_jobs_train(far: FarHost, tmp_path: Path) -> None:
+    """Its second GPU comes with a node; that goes again, and the job ends on the first."""
+    said: list[str] = []
+    done: list[str] = []
+
+    def change(rows: Any, now_s: float) -> None:
+        if rows[0].samples > 50 and not done:
+            done.append("came")
+            far.add(HostNode("far-2"))
+        elif rows[0].gpus == 2 and rows[0].samples > 300 and done == ["came"]:
+            done.append("went")
+            far.remove("far-2")
+
+    run = train(
+        tmp_path,
+        f"{BY_PROGRESS}(script=0:2)",
+        job("fit", 1280, "--step-s", 0.05, gpus=1, gpus_max=2, samples_per_s={1: 100, 2: 200}),
+        nodes={},
+        on="far",
+        say=said.append,
+        show=change,
+        checkpoint_period_s=0.05,
+    )
+    assert run.state == "done", said
+    assert done == ["came", "went"], said
+    assert "node far-2 has come" in said
+    assert any("node far-2 is gone" in text for text in said), said
+    assert last_state(tmp_path, run.run_id, "fit")["counts"] == [20.0] * 64
+
+
 def test_pools_on_machines_that_are_not_there_are_named(far: FarHost) -> None:
     backend = Processes([StageNode("pool", machine="elsewhere")], host=far)
     with pytest.raises(UsageError, match=r"nodes\.pool\.machine: no such machine .* one of far-1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,9 @@ from trimtab.live.value_codec import encode
 
 def far(nodes: Sequence[StageNode]) -> Processes:
     """Workers that only connect back, as on pods."""
-    return Processes(nodes, host=FarHost(slots={"local": 1}))
+    host = FarHost(slots={"local": 1})
+    host.env = {"PYTHONPATH": os.pathsep.join(sys.path)}  # the stages are imported
+    return Processes(nodes, host=host)
 
 
 BACKENDS: dict[str, Make] = {

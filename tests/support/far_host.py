@@ -21,6 +21,7 @@ class FarHost:
     def __init__(self, address: str = "far", slots: Mapping[str, int] = NO_SLOTS) -> None:
         self.driver_address = LOCAL_ADDRESS
         self.known = {name: HostNode(name, count) for name, count in (slots or {"far-1": 1}).items()}
+        self.env: dict[str, str] = {}  # of its nodes
         self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self._dial_in: DialIn | None = None
         self._told: tuple[Told, ...] = ()
@@ -54,7 +55,7 @@ class FarHost:
         there = link.on_node(program, f"{self.driver_address}:{self._dial_in.port}")
         process = subprocess.Popen(
             command_here(there),
-            env={**os.environ, **there.env},
+            env={**os.environ, **self.env, **there.env},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
         )

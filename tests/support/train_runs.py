@@ -32,7 +32,7 @@ def job(id: str, samples: int, *words: Any, command: Sequence[str] = WORKER, **m
 
 
 def jobs_text(*jobs: dict[str, Any], nodes: dict[str, Any] | None = None, **rules: Any) -> str:
-    told = {"nodes": nodes or {"here": 4}, "rules": {**RULES, **rules}, "jobs": list(jobs)}
+    told = {"nodes": {"here": 4} if nodes is None else nodes, "rules": {**RULES, **rules}, "jobs": list(jobs)}
     return yaml.safe_dump(told)
 
 

@@ -84,12 +84,13 @@ class Deciding:
 
 
 _decider: Decider  # in the process only
+_made_for: tuple[AllocatorChoice, int]  # and of how many nodes it knows
 
 
 def _begin(choice: AllocatorChoice, first: Question) -> None:
-    global _decider
+    global _decider, _made_for
     compile_planning()
-    _decider = choice.decider(first)
+    _decider, _made_for = choice.decider(first), (choice, len(first.cluster.nodes))
     _use_speed(first)
     with contextlib.suppress(Exception):  # an error of the allocator is told where it decides about the jobs
         choice.decider(first).decide(first.jobs, first.cluster, first.now_s, first.speed)
@@ -107,8 +108,11 @@ def _use_speed(first: Question) -> None:
 
 
 def _decide(question: Question) -> Decision:
-    global _decider
-    if len(question.job_ids) != _decider.check.n_jobs:
+    global _decider, _made_for
+    choice, n_nodes = _made_for
+    if len(question.cluster.nodes) != n_nodes:  # the allocator forgets what it learned
+        _decider, _made_for = choice.decider(question), (choice, len(question.cluster.nodes))
+    elif len(question.job_ids) != _decider.check.n_jobs:
         _decider = _decider.with_jobs(question.job_ids, question.cluster)
     return decided_by(_decider, question)
 

@@ -135,6 +135,17 @@ class LiveDecisions:
         )
         self._arrived = _padded(self._arrived, n, fill=False)
 
+    def add_node(self, slots: int, offer: NodeOffer) -> None:
+        """A node has come; `node_changed` tells when it is up."""
+        self.nodes, self._offers = np.append(self.nodes, gpu_nodes(0, [slots])), (*self._offers, offer)
+        self.nodes["up"][-1] = False
+        self.places = places_of(self.workload.asks, self._offers)
+        self.wanted = self._on_all_nodes(self.wanted)
+
+    def _on_all_nodes(self, gpus: Ints) -> Ints:
+        """[jobs, nodes] GPUs of a time when there were fewer nodes."""
+        return np.pad(gpus, ((0, 0), (0, len(self.nodes) - gpus.shape[1])))
+
     def prioritise(self, job_idx: int, priority: int, now_s: float) -> None:
         """A job has another priority."""
         self.workload.priority[job_idx] = self.states.jobs["priority"][job_idx] = priority
@@ -264,8 +275,9 @@ class LiveDecisions:
             later = allocation.planned_end_s[allocation.planned_end_s > now_s]
             self._wake_s = min(self._wake_s, float(later.min(initial=math.inf)))
         is_here = np.isin(asked.job_idx, self.active)
-        stays = is_here[made.held.rows] & (made.held.gpus[:, ~self.nodes["up"]] == 0).all(axis=1)
-        held = Held(made.held.rows[stays], made.held.gpus[stays])
+        gpus = self._on_all_nodes(made.held.gpus)
+        stays = is_here[made.held.rows] & (gpus[:, ~self.nodes["up"]] == 0).all(axis=1)
+        held = Held(made.held.rows[stays], gpus[stays])
         self.wanted[:] = 0
         self.wanted[asked.job_idx[held.rows]] = held.gpus
         if allocation.admitted is not None:

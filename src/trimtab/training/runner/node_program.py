@@ -168,10 +168,15 @@ class Slots(NamedTuple):
     cuda: bool  # whether slots are GPUs
 
 
+def slots_on(node: HostNode, *, cuda: bool) -> int:
+    """The slots of a node: its GPUs or its CPUs; one that counts nothing has those that it says."""
+    return int(node.capacity.get("gpu" if cuda else "cpu", 0.0)) if node.capacity else node.slots
+
+
 def slots_of(nodes: Sequence[HostNode], wanted: Mapping[str, int], *, cuda: bool) -> Slots:
     """The slots of the nodes that are wanted, else of all: GPUs, or CPUs where no node has any.
 
-    Nodes that count nothing have the slots that they say. Raises UsageError.
+    Raises UsageError.
     """
     known = {node.name: node for node in nodes}
     for name in wanted:
@@ -180,10 +185,7 @@ def slots_of(nodes: Sequence[HostNode], wanted: Mapping[str, int], *, cuda: bool
     found = {name: known[name] for name in wanted} or known
     are_gpus = cuda or any(node.capacity.get("gpu", 0.0) >= 1.0 for node in found.values())
     resource = "gpu" if are_gpus else "cpu"
-    slots = {
-        name: int(node.capacity.get(resource, 0.0)) if node.capacity else node.slots
-        for name, node in found.items()
-    }
+    slots = {name: slots_on(node, cuda=are_gpus) for name, node in found.items()}
     for name, count in wanted.items():
         if count > slots[name]:
             expected = f"at most {slots[name]}, the {resource.upper()}s that it has"

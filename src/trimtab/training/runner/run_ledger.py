@@ -64,6 +64,7 @@ class RunSettings:
     rules: Mapping[str, Any] = field(default_factory=dict)
     nodes: Mapping[str, Any] = field(default_factory=dict)  # node → what the file says of it
     drained: tuple[str, ...] = ()  # nodes that get no jobs, by command
+    all_nodes: bool = False  # whether it has those of its host, also ones that come
 
 
 @dataclass(slots=True)

@@ -6,13 +6,21 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trimtab.errors import UsageError
 from trimtab.live.host import LOCAL_ADDRESS, Host, HostNode
-from trimtab.training.runner.node_program import NodeEvents, NodeProgram, RankStart, Warm, node_program
+from trimtab.training.runner.node_program import (
+    NodeEvents,
+    NodeProgram,
+    RankStart,
+    Warm,
+    node_program,
+    slots_on,
+)
+from trimtab.training.runner.run_ledger import RunSettings
 
 RESTART_S: Final = 1.0  # before a node's program is started again; doubled up to
 LONGEST_S: Final = 30.0
@@ -24,6 +32,9 @@ NODES_PYTHON: Final = "python"  # as the word of a command: the one that runs th
 
 class PoolEvents(NodeEvents, Protocol):
     """A listener to the events of all nodes."""
+
+    def node_came(self, name: str, slots: int) -> None:
+        """There is a further node, which is not up yet."""
 
     def node_changed(self, node_idx: int, up: bool, why: str) -> None:
         """A node is there again, or is gone; `ended` follows for each of its ranks."""
@@ -49,7 +60,7 @@ class SlotPool:
 
     Args:
         host: where the nodes are.
-        slots: name of each node → its slots; `resource` is what they are of it.
+        settings: of the run, with the slots of each node.
         warm: the programs that each node starts beside its own.
         folder: where the nodes' locks are.
     """
@@ -57,19 +68,19 @@ class SlotPool:
     def __init__(
         self,
         host: Host,
-        slots: Mapping[str, int],
-        resource: str,
+        settings: RunSettings,
         warm: Sequence[Warm],
         folder: Path,
         grace_s: float,
         events: PoolEvents,
     ) -> None:
-        self.names = tuple(slots)
-        self.free = [list(range(count)) for count in slots.values()]
+        self.names = list(settings.slots)
+        self.free = [list(range(count)) for count in settings.slots.values()]
         self.is_up = [False] * len(self.names)
-        self._host, self._resource = host, resource
-        self._slots = list(slots.values())
+        self._host, self._cuda, self._takes_all = host, settings.cuda, settings.all_nodes
+        self._slots = list(settings.slots.values())
         self._nodes: dict[str, HostNode] = {}
+        self._came = asyncio.Event()
         self._warm, self._folder, self._grace_s, self._events = tuple(warm), folder, grace_s, events
         self._programs: dict[int, NodeProgram] = {}
         self._of_rank: dict[str, int] = {}
@@ -86,6 +97,7 @@ class SlotPool:
             await self.close()
             raise UsageError(f"nodes do not start: {error}", field="nodes") from error
         self.is_up = [True] * len(self.names)
+        self._host.follow(self._on_added, self._on_changed, self._on_removed)
         for warm in self._warm:
             starts = (program.warm_up(warm) for program in self._programs.values())
             for failed in await asyncio.gather(*starts, return_exceptions=True):
@@ -106,10 +118,32 @@ class SlotPool:
             is_here=not self._host.driver_address,
             lock=self._folder / f"node-{name}.lock",
             grace_s=self._grace_s,
-            reserves={self._resource: float(self._slots[node_idx])},
+            reserves={"gpu" if self._cuda else "cpu": float(self._slots[node_idx])},
         )
         await program.start(self._host, self._nodes[name], command)
         self._programs[node_idx] = program
+
+    def _on_added(self, node: HostNode) -> None:
+        self._nodes[node.name] = node
+        self._came.set()
+        self._came.clear()
+        if self._takes_all and node.name not in self.names and (count := slots_on(node, cuda=self._cuda)):
+            self.names.append(node.name)
+            self._slots.append(count)
+            self.free.append(list(range(count)))
+            self.is_up.append(False)
+            self._events.node_came(node.name, count)
+            self._spawn(self._started_again(len(self.names) - 1, 0.0, "has come"), _STARTS)
+
+    def _on_changed(self, node: HostNode) -> None:
+        self._nodes[node.name] = node
+
+    def _on_removed(self, node: HostNode) -> None:
+        self._nodes.pop(node.name, None)
+        node_idx = self.names.index(node.name) if node.name in self.names else -1
+        if (program := self._programs.get(node_idx)) is not None:
+            self._lost(node_idx)
+            self._spawn(program.stop())
 
     def take(self, node_idx: int, count: int) -> tuple[int, ...]:
         """Slots of a node, which has so many free."""
@@ -155,17 +189,17 @@ class SlotPool:
         for key in [key for key, j in self._of_rank.items() if j == node_idx]:
             self._events.ended(key, -9, "")
         if self._is_open:
-            self._spawn(self._started_again(node_idx), _STARTS)
+            self._spawn(self._started_again(node_idx, RESTART_S), _STARTS)
 
-    async def _started_again(self, node_idx: int) -> None:
-        delay_s = RESTART_S
+    async def _started_again(self, node_idx: int, delay_s: float, why: str = "is there again") -> None:
         while node_idx not in self._programs:
-            await asyncio.sleep(delay_s)
-            delay_s = min(LONGEST_S, 2.0 * delay_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), delay_s)
+            delay_s = min(LONGEST_S, 2.0 * max(delay_s, RESTART_S))
             with contextlib.suppress(OSError):
                 await self._start(node_idx)
         self.is_up[node_idx] = True
-        self._events.node_changed(node_idx, True, "")
+        self._events.node_changed(node_idx, True, f"node {self.names[node_idx]} {why}")
         for warm in self._warm:
             self._spawn(self._warm_again(node_idx, self._programs[node_idx], warm), _STARTS)
 

@@ -96,7 +96,7 @@ async def _train(
     try:
         if choice.listed is None or nodes is None:
             run = await ledger.take_over(choice.resume, retry_failed=choice.retry_failed)
-            wanted = {} if choice.on else run.settings.slots
+            wanted = {} if choice.on or run.settings.all_nodes else run.settings.slots
             nodes = hosts(choice.on or run.settings.on, wanted)
             run = await _found_again(run, nodes, wanted, choice.on)
         else:
@@ -150,7 +150,9 @@ async def _settings(
         listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
         told, on = rules.model_dump(mode="json"), choice.on or HERE
         nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
-        settings = RunSettings(policy, found.slots, choice.name, found.cuda, on, told, nodes)
+        settings = RunSettings(
+            policy, found.slots, choice.name, found.cuda, on, told, nodes, all_nodes=not wanted
+        )
         refuse_too_large(listed)
         decisions_of(KnownRun("", settings, listed))
     except BaseException:
@@ -171,7 +173,9 @@ async def _found_again(run: KnownRun, host: Host, wanted: Mapping[str, int], on:
     found = await _slots_on(host, on or settings.on, wanted, cuda=settings.cuda)
     listed = run.listed.on(found.slots)
     refuse_too_large(listed)
-    settings = replace(settings, slots=found.slots, cuda=found.cuda, on=on or settings.on)
+    settings = replace(
+        settings, slots=found.slots, cuda=found.cuda, on=on or settings.on, all_nodes=not wanted
+    )
     return replace(run, listed=listed, settings=settings)
 
 

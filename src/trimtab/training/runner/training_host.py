@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -70,8 +71,7 @@ class TrainingHost:
         folder = ledger.run_folder
         self.jobs = [LiveJob(k, s, job_folder(folder, s.id)) for k, s in enumerate(run.listed.jobs)]
         programs = sorted({job.warm for job in self.jobs} - {PLAIN})
-        resource = "gpu" if run.settings.cuda else "cpu"
-        self.pool = SlotPool(host, run.settings.slots, resource, programs, folder, self.rules.grace_s, self)
+        self.pool = SlotPool(host, run.settings, programs, folder, self.rules.grace_s, self)
         self._forecasts = Forecasts(run, decisions)
         self._deciding = Deciding(AllocatorChoice(run.settings.policy, self.rules))
         self._commands = ObeyedCommands(
@@ -388,12 +388,19 @@ class TrainingHost:
         """A node is there again, or is gone."""
         is_drained = self.pool.names[node_idx] in self._run.settings.drained
         self._decisions.node_changed(node_idx, up and not is_drained, self.now_s)
-        self._say(why or f"node {self.pool.names[node_idx]} is there again")
+        self._say(why)
         for job in self.jobs:
             if not up and job.current is not None and node_idx in job.current.slots:
                 job.current.lost = why
                 self._kill(job)
         self._wake.set()
+
+    def node_came(self, name: str, slots: int) -> None:
+        """There is a further node; `node_changed` follows when it is up."""
+        settings = replace(self._run.settings, slots={**self._run.settings.slots, name: slots})
+        self._run.settings, self._run.listed = settings, self._run.listed.on(settings.slots)
+        self._decisions.add_node(slots, self._run.listed.nodes[name].offer)
+        self._spawn(self._ledger.change_settings(settings))
 
     def _find(self, key: str) -> tuple[LiveJob, Generation, int] | None:
         idx, number, rank = map(int, key.split("/"))
