@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from trimtab.live.dialled import DialIn, DialledLink
-from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told
+from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told, Troubled
 from trimtab.live.this_machine import command_here
 
 
@@ -24,13 +24,13 @@ class FarHost:
         self.env: dict[str, str] = {}  # of its nodes
         self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self._dial_in: DialIn | None = None
-        self._told: tuple[Told, ...] = ()
+        self._told: tuple[Any, ...] = ()
         self._loop: Any = None
 
     def nodes(self) -> Sequence[HostNode]:
         return list(self.known.values())
 
-    def follow(self, added: Told, changed: Told, removed: Told) -> None:
+    def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
         self._told, self._loop = (added, changed, removed), asyncio.get_running_loop()
 
     def add(self, node: HostNode) -> None:

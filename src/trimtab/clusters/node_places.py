@@ -74,7 +74,11 @@ class NodePlaces:
                     self.vacant.add(j)
                     pools.go(j)
 
-        self._host.follow(added, changed, removed)
+        def troubled(why: str) -> None:
+            if why:
+                logger.warning("which nodes there are is not known now: %s", why)
+
+        self._host.follow(added, changed, removed, troubled)
 
     def _places_for(self, machine: HostNode, labels: Collection[str]) -> list[int]:
         own = [j for j in sorted(self.vacant) if self.nodes[j].machine == machine.name]

@@ -31,6 +31,7 @@ class HostNode:
 
 
 Told = Callable[[HostNode], None]
+Troubled = Callable[[str], None]
 
 
 class NodeSource(Protocol):
@@ -39,8 +40,11 @@ class NodeSource(Protocol):
     def nodes(self) -> Sequence[HostNode]:
         """The nodes that are there now. Connects if it has to, and may take seconds. Raises UsageError."""
 
-    def follow(self, added: Told, changed: Told, removed: Told) -> None:
-        """Tell from now on, on this event loop, what differs from what `nodes` gave last."""
+    def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
+        """Tell from now on, on this event loop, what differs from what `nodes` gave last.
+
+        `troubled`: why that is not known now, and all nodes stay as they are; empty = it is known again.
+        """
 
     async def close(self) -> None:
         """Stop telling, disconnect. All programs have ended. May be called twice."""

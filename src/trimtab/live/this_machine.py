@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from trimtab.live.host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told
+from trimtab.live.host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told, Troubled
 
 
 class ThisMachine:
@@ -31,7 +31,7 @@ class ThisMachine:
         """The nodes."""
         return self._nodes
 
-    def follow(self, added: Told, changed: Told, removed: Told) -> None:
+    def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
         """They stay as they are."""
 
     async def close(self) -> None:

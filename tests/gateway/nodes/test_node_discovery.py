@@ -14,7 +14,7 @@ from support.waiting import until
 from trimtab.errors import ConfigError
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.address import AllowedNetworks
-from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.discovery import DnsNodes, FileSource, FollowedNodes, Registrar, reconcile
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import NodeSpec
 
@@ -131,23 +131,32 @@ async def test_addresses_of_a_name_come_and_go() -> None:
         return answer
 
     fleet = fleet_of(0)
-    source = DnsSource(
-        fleet, DnsName("llm.internal", spec("llm", url="http://llm.internal:8000/v1")), resolver
+    source = DnsNodes("llm.internal", 8000, 3600.0, resolver)
+    followed = FollowedNodes(
+        fleet, "dns:llm.internal", source, spec("llm", url="http://llm.internal:8000/v1")
     )
-    await source.look()
+    followed.start()
+    await until(lambda: names(fleet))
     assert names(fleet) == ["llm-10.0.0.1", "llm-10.0.0.2"]
     assert {node.type_name for node in fleet.nodes} == {"llm"}
     assert fleet.nodes[0].server_name == "llm.internal"
-    await source.look()
+    await look(source)
     assert names(fleet) == ["llm-10.0.0.2", "llm-fd00::3"]
     for _ in range(2):
-        await source.look()
+        await look(source)
         assert names(fleet) == ["llm-10.0.0.2", "llm-fd00::3"]
         assert "has no address" in fleet.problems["dns:llm.internal"]
-    await source.look()
+    await look(source)
     assert names(fleet) == ["llm-10.0.0.1"]
     assert fleet.known("llm-10.0.0.1").idx == 0  # the one that was there before
     assert fleet.problems == {}
+    await followed.close()
+
+
+async def look(source: DnsNodes) -> None:
+    """Resolve, and let what it found be taken over."""
+    await source.look()
+    await asyncio.sleep(0)
 
 
 async def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
@@ -155,7 +164,8 @@ async def test_sources_start_and_close_again_and_again(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"name": "a", "url": "http://h1"}]))
     fleet = fleet_of(0)
     file = FileSource(fleet, path, parse, period_s=0.01)
-    dns = DnsSource(fleet, DnsName("localhost", spec("l", url="http://localhost:1"), period_s=0.01))
+    source = DnsNodes("localhost", 1, 0.01)
+    dns = FollowedNodes(fleet, "dns:localhost", source, spec("l", url="http://localhost:1"))
     for _ in range(2):
         file.start()
         dns.start()

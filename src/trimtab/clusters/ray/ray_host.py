@@ -26,7 +26,7 @@ from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
-from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told
+from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told, Troubled
 from trimtab.live.stage_backend import StageNode
 from trimtab.live.this_machine import command_here
 
@@ -71,15 +71,19 @@ class RayHost:
         self._known = {node.name: node for node in found}
         return found
 
-    def follow(self, added: Told, changed: Told, removed: Told) -> None:
+    def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
         """Look at the machines now and then."""
 
         async def look() -> None:
             while True:
                 await asyncio.sleep(LOOK_S)
                 before = self._known
-                with contextlib.suppress(Exception):  # Ray raises many kinds where its head is gone
+                try:
                     await asyncio.to_thread(self.nodes)
+                except Exception as error:  # Ray raises many kinds where its head is gone
+                    troubled(f"the Ray cluster does not answer: {error}")
+                    continue
+                troubled("")
                 for name, node in self._known.items():
                     if name not in before:
                         added(node)

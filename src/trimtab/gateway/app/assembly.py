@@ -34,8 +34,8 @@ from trimtab.gateway.model import (
     Refusal,
     Tenant,
 )
-from trimtab.gateway.nodes.address import AllowedNetworks
-from trimtab.gateway.nodes.discovery import DnsName, DnsSource, FileSource, Registrar, reconcile
+from trimtab.gateway.nodes.address import AllowedNetworks, parse_base
+from trimtab.gateway.nodes.discovery import DnsNodes, FileSource, FollowedNodes, Registrar, reconcile
 from trimtab.gateway.nodes.fleet import Fleet, RemovalHook
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.item_loader import ItemLoader
@@ -119,7 +119,7 @@ class Gateway:
         self._use_grouping(config)
         self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
         self.dispatcher.log.listeners.append(self.metrics)
-        self._sources_of_nodes: list[DnsSource | FileSource] = []
+        self._sources_of_nodes: list[FollowedNodes | FileSource] = []
         self._registrar = self._new_registrar()
         self._ticking: asyncio.Task[None] | None = None
 
@@ -337,8 +337,9 @@ class Gateway:
     def _start_discovery(self) -> None:
         found = self.config.discovery
         for entry in found.dns:
-            name = DnsName(entry.name, entry.template(), entry.period_s)
-            self._sources_of_nodes.append(DnsSource(self.fleet, name))
+            template = entry.template()
+            names = DnsNodes(entry.name, parse_base(template.url).port, entry.period_s)
+            self._sources_of_nodes.append(FollowedNodes(self.fleet, f"dns:{entry.name}", names, template))
         if found.file is not None:
             path = found.file
             parse = lambda data: node_specs(data, str(path))  # noqa: E731

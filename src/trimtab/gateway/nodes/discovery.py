@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from trimtab.gateway.nodes.address import Address, AllowedNetworks, Resolver, be
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.gateway.nodes.periodic import PeriodicTask
+from trimtab.live.host import HostNode, NodeSource, Told, Troubled
 from trimtab.validation.yaml_text import document, read_yaml
 
 Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError
@@ -115,53 +116,102 @@ def _load(path: Path) -> Any:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class DnsName:
-    """A name whose addresses are nodes, all alike."""
+class DnsNodes:
+    """The addresses of a name, which is resolved again and again."""
 
-    name: str
-    template: NodeSpec  # `name` is the beginning of the nodes' names, `url` has the name as its host
-    period_s: float = 10.0
+    def __init__(self, name: str, port: int, period_s: float = 10.0, resolver: Resolver = resolve) -> None:
+        self._name, self._port, self._resolve = name, port, resolver
+        self._known: dict[str, HostNode] = {}
+        self._task = PeriodicTask(f"resolution of {name}", self.look, period_s)
 
+    def nodes(self) -> Sequence[HostNode]:
+        """Those that it had last."""
+        return list(self._known.values())
 
-class DnsSource:
-    """The nodes behind a name; it is resolved again and again."""
-
-    def __init__(self, fleet: Fleet, name: DnsName, resolver: Resolver = resolve) -> None:
-        self._fleet, self._name, self._resolve = fleet, name, resolver
-        self._source = f"dns:{name.name}"
-        self._task = PeriodicTask(f"resolution of {name.name}", self.look, name.period_s)
-
-    def start(self) -> None:
+    def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
         """Resolve it now, and again."""
+        self._told = added, removed, troubled
         self._task.start()
 
     async def close(self) -> None:
-        """Stop resolving the name. `start` begins again."""
+        """Stop resolving the name. `follow` begins again."""
         await self._task.close()
+        self._known.clear()
 
     async def look(self) -> None:
         """Resolve it once."""
-        address = parse_base(self._name.template.url)
+        added, removed, troubled = self._told
         try:
-            found = await self._resolve(self._name.name, address.port)
+            found = await self._resolve(self._name, self._port)
         except (OSError, UnicodeError):
             found = []
         if not found:
-            self._fleet.report(self._source, "has no address; its nodes stay as they are")
+            troubled("has no address")
             return
-        specs = [self._spec(ip) for ip in found]
-        self._fleet.report(self._source, "; ".join(reconcile(self._fleet, self._source, specs)))
+        for ip in set(self._known) - set(found):
+            removed(self._known.pop(ip))
+        for ip in found:
+            if ip not in self._known:
+                self._known[ip] = HostNode(ip, address=ip)
+                added(self._known[ip])
+        troubled("")
 
-    def _spec(self, ip: str) -> NodeSpec:
-        template = self._name.template
+
+class FollowedNodes:
+    """The nodes of a source, each by one template: its `url` gets the node's address as its host."""
+
+    def __init__(self, fleet: Fleet, name: str, source: NodeSource, template: NodeSpec) -> None:
+        self._fleet, self._name, self._source, self._template = fleet, name, source, template
+        self._known: dict[str, HostNode] = {}
+        self._trouble = ""
+        self._is_due = False
+
+    def start(self) -> None:
+        """Follow the source."""
+        self._known = {node.name: node for node in self._source.nodes()}
+        self._source.follow(self._put, self._put, self._drop, self._troubled)
+
+    async def close(self) -> None:
+        """Follow it no more. `start` begins again."""
+        await self._source.close()
+
+    def _put(self, node: HostNode) -> None:
+        self._known[node.name] = node
+        self._take_soon()
+
+    def _drop(self, node: HostNode) -> None:
+        self._known.pop(node.name, None)
+        self._take_soon()
+
+    def _troubled(self, why: str) -> None:
+        self._trouble = why
+        self._take_soon()
+
+    def _take_soon(self) -> None:
+        """Many changes may come at once."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._take)
+
+    def _take(self) -> None:
+        self._is_due = False
+        if self._trouble:
+            self._fleet.report(self._name, f"{self._trouble}; its nodes stay as they are")
+            return
+        specs = [self._spec(node) for node in self._known.values()]
+        self._fleet.report(self._name, "; ".join(reconcile(self._fleet, self._name, specs)))
+
+    def _spec(self, node: HostNode) -> NodeSpec:
+        template = self._template
         address = parse_base(template.url)
         return replace(
             template,
-            name=f"{template.name}-{ip}",
-            url=replace(address, host=ip).url,
-            type_name=template.type_name or template.name,
+            name=f"{template.name}-{node.name}",
+            url=replace(address, host=node.address).url,
+            type_name=template.type_name or node.type or template.name,
             server_name=template.server_name or address.host,
+            zone=node.zone or template.zone,
+            usd_per_hour=node.usd_per_hour or template.usd_per_hour,
         )
 
 

@@ -81,6 +81,7 @@ class SlotPool:
         self._slots = list(settings.slots.values())
         self._nodes: dict[str, HostNode] = {}
         self._came = asyncio.Event()
+        self._trouble = ""
         self._warm, self._folder, self._grace_s, self._events = tuple(warm), folder, grace_s, events
         self._programs: dict[int, NodeProgram] = {}
         self._of_rank: dict[str, int] = {}
@@ -97,7 +98,7 @@ class SlotPool:
             await self.close()
             raise UsageError(f"nodes do not start: {error}", field="nodes") from error
         self.is_up = [True] * len(self.names)
-        self._host.follow(self._on_added, self._on_changed, self._on_removed)
+        self._host.follow(self._on_added, self._on_changed, self._on_removed, self._on_trouble)
         for warm in self._warm:
             starts = (program.warm_up(warm) for program in self._programs.values())
             for failed in await asyncio.gather(*starts, return_exceptions=True):
@@ -144,6 +145,11 @@ class SlotPool:
         if (program := self._programs.get(node_idx)) is not None:
             self._lost(node_idx)
             self._spawn(program.stop())
+
+    def _on_trouble(self, why: str) -> None:
+        if why not in ("", self._trouble):
+            self._events.said(f"which nodes there are is not known now: {why}")
+        self._trouble = why
 
     def take(self, node_idx: int, count: int) -> tuple[int, ...]:
         """Slots of a node, which has so many free."""
