@@ -17,7 +17,7 @@ from trimtab.clusters import backends
 from trimtab.clusters.processes import Processes
 from trimtab.errors import UsageError
 from trimtab.live.dialled import DialIn
-from trimtab.live.host import HostNode, Program
+from trimtab.live.program_host import HostNode, Program
 from trimtab.live.stage_backend import StageNode
 
 

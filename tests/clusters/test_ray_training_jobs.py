@@ -11,7 +11,7 @@ import pytest
 
 from support.train_runs import BY_PROGRESS, job, last_state, train
 from trimtab.errors import UsageError
-from trimtab.live.host import HostNode
+from trimtab.live.program_host import HostNode
 from trimtab.training.runner.node_program import slots_of
 
 needs_ray = pytest.mark.usefixtures("shared_ray")

@@ -11,7 +11,16 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from trimtab.live.dialled import DialIn, DialledLink
-from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told, Troubled
+from trimtab.live.program_host import (
+    LOCAL_ADDRESS,
+    NO_SLOTS,
+    HostNode,
+    Link,
+    Program,
+    ProgramEvents,
+    Told,
+    Troubled,
+)
 from trimtab.live.this_machine import command_here
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from trimtab.errors import UsageError
-from trimtab.live.host import NO_SLOTS, Host
+from trimtab.live.program_host import NO_SLOTS, Host
 from trimtab.live.stage_backend import StageBackend, StageNode
 
 BACKENDS: Final = "trimtab.backends"  # groups of entry points

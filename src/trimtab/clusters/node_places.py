@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trimtab.clusters.worker_pools import WorkerPools
 from trimtab.errors import UsageError
-from trimtab.live.host import Host, HostNode
+from trimtab.live.program_host import Host, HostNode
 from trimtab.live.stage_backend import StageNode
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trimtab.live.dial import CONTROL, DATA, GRACE_S, WORD
-from trimtab.live.host import PYTHON, Program, ProgramEvents
+from trimtab.live.program_host import PYTHON, Program, ProgramEvents
 
 SILENT_S: Final = 15  # without an answer of its machine: a program is out of reach
 LATE_S: Final = 2.0  # between the ends of the two connections of a program

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from trimtab.live.host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told, Troubled
+from trimtab.live.program_host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told, Troubled
 
 
 class ThisMachine:

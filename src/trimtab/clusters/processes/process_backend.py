@@ -1,7 +1,7 @@
 """The backend of worker processes: one per slot of a node, warm, and replaced when one dies.
 
-They are processes of this machine, or of the nodes of another host (`trimtab.live.host`). Values are kept on
-this machine; to workers elsewhere they go along with attempts.
+They are processes of this machine, or of the nodes of another host (`trimtab.live.program_host`). Values are
+kept on this machine; to workers elsewhere they go along with attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trimtab.clusters.processes.wire import Setup
 from trimtab.clusters.processes.worker_process import WorkerProcess, worker_program
 from trimtab.clusters.worker_pools import WorkerPools
 from trimtab.errors import UsageError
-from trimtab.live.host import Host
+from trimtab.live.program_host import Host
 from trimtab.live.stage_backend import (
     Argument,
     Attempt,

@@ -1,6 +1,6 @@
 """The program of a worker process: one attempt after another, until the host closes the connection.
 
-The connection is its standard input, a socket (`trimtab.live.host`).
+The connection is its standard input, a socket (`trimtab.live.program_host`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from trimtab.clusters.messages import NODE_VARIABLE
 from trimtab.clusters.processes.wire import Frames, Setup, framed, read_outcome, start_message
 from trimtab.clusters.processes.worker import CANCEL
 from trimtab.clusters.worker_queue import WorkerQueue
-from trimtab.live.host import PYTHON, HostNode, Launcher, Program
+from trimtab.live.program_host import PYTHON, HostNode, Launcher, Program
 from trimtab.live.stage_backend import Argument, Attempt, Cause, Outcome, StageError, StageNode
 
 _MAIN = "from trimtab.clusters.processes.worker import main; main()"

@@ -26,7 +26,16 @@ from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
-from trimtab.live.host import LOCAL_ADDRESS, NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told, Troubled
+from trimtab.live.program_host import (
+    LOCAL_ADDRESS,
+    NO_SLOTS,
+    HostNode,
+    Link,
+    Program,
+    ProgramEvents,
+    Told,
+    Troubled,
+)
 from trimtab.live.stage_backend import StageNode
 from trimtab.live.this_machine import command_here
 

@@ -18,7 +18,7 @@ from trimtab.gateway.nodes.address import Address, AllowedNetworks, Resolver, be
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.gateway.nodes.periodic import PeriodicTask
-from trimtab.live.host import HostNode, NodeSource, Told, Troubled
+from trimtab.live.program_host import HostNode, NodeSource, Told, Troubled
 from trimtab.validation.yaml_text import document, read_yaml
 
 Parse = Callable[[Any], Sequence[NodeSpec]]  # plain data → entries; raises UsageError

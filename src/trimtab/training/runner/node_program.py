@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from trimtab.errors import UsageError
-from trimtab.live.host import PYTHON, HostNode, Launcher, Link, Program
+from trimtab.live.program_host import PYTHON, HostNode, Launcher, Link, Program
 from trimtab.training.runner import node_agent
 
 END_S: Final = 10.0  # for a program to end before it is killed

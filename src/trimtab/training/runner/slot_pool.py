@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trimtab.errors import UsageError
-from trimtab.live.host import LOCAL_ADDRESS, Host, HostNode
+from trimtab.live.program_host import LOCAL_ADDRESS, Host, HostNode
 from trimtab.training.runner.node_program import (
     NodeEvents,
     NodeProgram,

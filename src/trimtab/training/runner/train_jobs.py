@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.errors import TrimtabError, UsageError
-from trimtab.live.host import Host
+from trimtab.live.program_host import Host
 from trimtab.live.this_machine import ThisMachine
 from trimtab.training.allocator_catalogue import (
     canonical_allocator,

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from trimtab.errors import StoreUnavailable, TrimtabError
-from trimtab.live.host import Host
+from trimtab.live.program_host import Host
 from trimtab.training.job_records import JobRecords
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.deciding import AllocatorChoice, Deciding, Question
