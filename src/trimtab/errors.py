@@ -12,6 +12,7 @@
     ├── KernelError            a `@kernel` does not compile: names its file and line (exit 3)
     ├── StoreUnavailable       the database is gone, too slow, full or read-only; the next call tries it again
     ├── ClusterLost            the cluster that ran a chain is gone; the run can be resumed (exit 1)
+    ├── ApiRefused             an API server's refusal of a call, with its status and reason (exit 1)
     └── MissingExtra           a feature needs an optional dependency; names the extra to install (exit 2)
 
 A request that cannot be served is no error: it ends as a value, see `trimtab.domain.requests`.
@@ -89,6 +90,14 @@ class KernelError(TrimtabError):
 
 class ClusterLost(TrimtabError):  # noqa: N818 - reads as the sentence it prints
     """The cluster that ran stages is gone."""
+
+
+class ApiRefused(TrimtabError):  # noqa: N818 - reads as the sentence it prints
+    """An API server refused a call. `status` is that of HTTP, `reason` a word of the server's."""
+
+    def __init__(self, status: int, reason: str, problem: str) -> None:
+        super().__init__(problem)
+        self.status, self.reason = status, reason
 
 
 class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints

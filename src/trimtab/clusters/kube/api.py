@@ -1,0 +1,265 @@
+"""Calls of a Kubernetes API server: JSON in, JSON out, at most so many a second, and lists that are kept current.
+
+The package `kubernetes` reads kubeconfig files and service accounts and renews credentials; objects stay as the
+server sends them, dictionaries, since its classes take longer to make than a call takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+
+from trimtab.errors import ApiRefused, ClusterLost, ConfigError
+
+Json = dict[str, Any]
+
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+CONFLICT, GONE, NOT_FOUND, FORBIDDEN = 409, 410, 404, 403
+
+_JSON: Final = "application/json"
+_PAGE: Final = 500  # objects of one answer to a list
+_CONNECTIONS: Final = 64
+_TIMEOUT_S: Final = 30.0
+_WATCH_S: Final = 300  # then the server ends a watch, and it begins again where it was
+_SLACK_S: Final = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class RateLimit:
+    """So many calls a second, and so many at once after a pause (token bucket)."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._left, self._at_s = burst, time.monotonic()
+
+    async def take(self) -> None:
+        """Wait for the next call's turn."""
+        now_s = time.monotonic()
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s) - 1.0
+        self._at_s = now_s
+        if self._left < 0.0:
+            await asyncio.sleep(-self._left / self._per_s)
+
+
+class KubeApi:
+    """One API server, as one user. Open it with `connect`, in the event loop that uses it."""
+
+    def __init__(self, configuration: Any, limit: RateLimit) -> None:
+        """`configuration`: of the package `kubernetes`, loaded."""
+        from kubernetes.aio.client.rest import RESTClientObject
+
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        self._configuration, self._limit = configuration, limit
+        self._rest = RESTClientObject(configuration)
+        self.host: str = configuration.host
+        self.clock_skew_s = 0.0  # of the server's clock, by its last answer, to about a second
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: str = "", context: str = "", *, qps: float = 50.0, burst: float = 100.0
+    ) -> Self:
+        """The server of a kubeconfig, else of $KUBECONFIG or ~/.kube/config, else of the pod's service account.
+
+        Raises ConfigError where none of these can be read.
+        """
+        from kubernetes.aio import config
+        from kubernetes.aio.client.configuration import Configuration
+
+        found = Configuration()
+        default = os.path.expanduser(config.KUBE_CONFIG_DEFAULT_LOCATION)
+        try:
+            if kubeconfig or context or any(os.path.exists(p) for p in default.split(os.pathsep)):
+                await config.load_kube_config(kubeconfig or default, context or None, found)
+            else:
+                config.load_incluster_config(client_configuration=found)
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise ConfigError(
+                str(error).splitlines()[0] if str(error) else type(error).__name__,
+                file=kubeconfig or default,
+                field="kubeconfig",
+                expected="a kubeconfig (--kubeconfig, $KUBECONFIG), or a pod with a service account",
+            ) from error
+        return cls(found, RateLimit(qps, burst))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._rest.close()
+
+    async def get(self, path: str, **query: Any) -> Json:
+        """One object, or one page of a list."""
+        return await self.call("GET", path, query)
+
+    async def post(self, path: str, body: Json) -> Json:
+        """Create an object, or a subresource such as a binding."""
+        return await self.call("POST", path, {}, body)
+
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace an object of the `resourceVersion` in it."""
+        return await self.call("PUT", path, {}, body)
+
+    async def patch(self, path: str, body: Any, kind: str = STRATEGIC, **query: Any) -> Json:
+        """Change an object."""
+        return await self.call("PATCH", path, query, body, kind)
+
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        """Delete an object; `body`: DeleteOptions."""
+        return await self.call("DELETE", path, {}, body)
+
+    async def serves(self, group: str, version: str, resource: str) -> bool:
+        """Whether the API serves a resource, such as ("resource.k8s.io", "v1", "resourceclaims")."""
+        try:
+            served = await self.get(f"/apis/{group}/{version}")
+        except ApiRefused as error:
+            if error.status == NOT_FOUND:
+                return False
+            raise
+        return any(each["name"] == resource for each in served.get("resources", ()))
+
+    async def list(self, path: str, **query: Any) -> tuple[list[Json], str]:
+        """All objects of a collection, and the version from which a watch goes on."""
+        found: list[Json] = []
+        after: dict[str, Any] = {}
+        while True:
+            page = await self.get(path, limit=_PAGE, **query, **after)
+            found += page.get("items") or ()
+            if not (token := page["metadata"].get("continue")):
+                return found, page["metadata"]["resourceVersion"]
+            after = {"continue": token}
+
+    async def watch(self, path: str, version: str, **query: Any) -> AsyncIterator[tuple[str, Json]]:
+        """(ADDED, MODIFIED, DELETED or BOOKMARK, object) since a version, until the server ends it.
+
+        Raises ApiRefused(410) where the server no longer knows that version.
+        """
+        asked = {**query, "watch": "1", "resourceVersion": version, "timeoutSeconds": _WATCH_S}
+        asked["allowWatchBookmarks"] = "true"
+        response = await self._request("GET", path, asked, None, _JSON, _WATCH_S + _SLACK_S)
+        try:
+            async for line in response.content:
+                event = orjson.loads(line)
+                if event["type"] == "ERROR":
+                    raise _refusal(event["object"].get("code", 0), event["object"], "GET", path)
+                yield event["type"], event["object"]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
+        finally:
+            response.close()
+
+    async def call(
+        self, method: str, path: str, query: Mapping[str, Any], body: Any = None, kind: str = _JSON
+    ) -> Json:
+        """One call. Raises ApiRefused for an answer that is an error, ClusterLost where none comes."""
+        response = await self._request(method, path, query, body, kind, _TIMEOUT_S)
+        try:
+            data = await response.read()  # to the end, so that the connection is used again
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
+        return orjson.loads(data) if data else {}
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, Any], body: Any, kind: str, timeout_s: float
+    ) -> aiohttp.ClientResponse:
+        await self._limit.take()
+        url = f"{self.host}{path}?{urlencode(query)}" if query else self.host + path
+        headers = {"Content-Type": kind, "Accept": _JSON}
+        for each in (await self._configuration.auth_settings()).values():
+            headers[each["key"]] = each["value"]
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_TIMEOUT_S)
+        try:
+            answer = await self._rest.request(method, url, headers, body, _request_timeout=timeout)
+            self._note_clock(answer.response.headers.get("Date"))
+            if answer.status >= 400:
+                raise _refusal(answer.status, await answer.read(), method, path)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _note_clock(self, date: str | None) -> None:
+        if date:
+            from email.utils import parsedate_to_datetime
+
+            self.clock_skew_s = parsedate_to_datetime(date).timestamp() - time.time()
+
+
+def _refusal(status: int, data: Any, method: str, path: str) -> ApiRefused:
+    """The error in an answer, which is a Status or plain text."""
+    try:
+        told = orjson.loads(data) if isinstance(data, bytes) else data
+        reason, message = told.get("reason", ""), told.get("message", "")
+    except (ValueError, AttributeError):
+        reason, message = "", bytes(data).decode(errors="replace")[:200]
+    return ApiRefused(status, reason, f"{method} {path}: {message or reason or status}")
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+class Pause:
+    """Seconds to wait before the next try: twice as long each time, with jitter, up to ten."""
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        """The last try went well."""
+        self._next_s = _FIRST_PAUSE_S
+
+    async def wait(self) -> None:
+        """Wait."""
+        await asyncio.sleep(self._next_s * random.uniform(0.5, 1.0))
+        self._next_s = min(_LONGEST_PAUSE_S, 2.0 * self._next_s)
+
+
+Listed = Callable[[list[Json]], None]
+Changed = Callable[[str, Json], None]
+
+
+async def follow(
+    api: KubeApi, path: str, listed: Listed, changed: Changed, is_current: Callable[[bool], None], **query: Any
+) -> None:
+    """Keep a caller's copy of a collection current, for ever: `listed` gets all objects, `changed` each change.
+
+    Where the server is gone it is asked again after a pause, and the watch goes on where it was; where it no
+    longer knows that version, all are listed anew. `is_current` hears whether the copy follows the server.
+
+    Raises ApiRefused where the server refuses the list itself, such as for want of a right.
+    """
+    pause, version = Pause(), ""
+    while True:
+        try:
+            if not version:
+                objects, version = await api.list(path, **query)
+                listed(objects)
+            is_current(True)
+            async for kind, each in api.watch(path, version, **query):
+                version = each["metadata"]["resourceVersion"]
+                pause.reset()
+                if kind != "BOOKMARK":
+                    changed(kind, each)
+        except ApiRefused as error:
+            if error.status == GONE:
+                version = ""
+                continue
+            if not version and error.status < 500 and error.status != 429:
+                raise
+            logger.warning("%s", error)
+            is_current(False)
+            await pause.wait()
+        except ClusterLost as error:
+            logger.warning("%s", error)
+            is_current(False)
+            await pause.wait()

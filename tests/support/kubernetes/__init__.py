@@ -1,0 +1,1 @@
+"""A real control plane of Kubernetes on this machine, with hollow nodes: no kubelet, no containers."""
