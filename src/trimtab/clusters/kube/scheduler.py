@@ -1,0 +1,377 @@
+"""trimtab as a scheduler of Kubernetes: it binds the pods of its name to nodes that a policy chooses.
+
+It owes users what kube-scheduler gives: it never binds more than a node offers by what it has seen, it says why a
+pod waits, and of several copies one is active. What it chose counts as taken before the server has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
+from trimtab.clusters.kube.feasibility import Feasibility
+from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
+from trimtab.clusters.kube.lease import Lease
+from trimtab.clusters.kube.mirror import Mirror
+from trimtab.clusters.kube.notices import Notices
+from trimtab.clusters.kube.objects import DEVICES, Pod
+from trimtab.clusters.kube.policy_choice import PolicyChoice
+from trimtab.clusters.kube.preemption import Preemption
+from trimtab.domain.policy import Decider
+from trimtab.errors import ApiRefused, ClusterLost
+
+_AGAIN_S: Final = 30.0  # then pods that wait are looked at even if nothing has changed
+_HELD_S: Final = 0.25  # and pods that the policy holds after this
+_PER_TURN: Final = 4  # decisions between two turns of other tasks
+_BINDINGS: Final = 8  # under way at once
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod that was bound, for records."""
+
+    pod: Pod
+    node_name: str
+    ranked: tuple[str, ...]  # nodes, best first
+    decided_s: float  # time.monotonic() of the decision
+    bind_s: float  # seconds that the call took
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    pod: Pod
+    node_name: str
+    devices: tuple[int, ...]
+    ranked: tuple[str, ...]
+    decided_s: float
+
+
+class Scheduler:
+    """Binds pods of one scheduler name. `run` never ends; `tell` hears of each bound pod."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        decider: Decider,
+        *,
+        name: str = "trimtab",
+        lease: Lease | None = None,
+        preempts: bool = False,
+        seed: int = 0,
+        tell: Callable[[Bound], None] = lambda bound: None,
+    ) -> None:
+        self._api, self._name, self._lease, self._tell = api, name, lease, tell
+        self.mirror = Mirror(api)
+        self.ledger = self.mirror.ledger
+        self._feasible = Feasibility(self.ledger)
+        self._choice = PolicyChoice(decider, self.ledger, seed=seed)
+        self.degraded = self._choice.degraded
+        self._has_order = decider.order.orders()
+        self._label = decider.label
+        self._notices = Notices(api, name)
+        self._groups = PodGroups(api)
+        self._preemption = Preemption(api, self.ledger, self._feasible) if preempts else None
+        self._keys: dict[str, float] = {}  # uid → by which it waits
+        self._tried: dict[str, int] = {}  # uid → changes of the cluster that its last try had seen
+        self._changes = 0
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_BINDINGS)
+        self._evicting: dict[str, _Chosen] = {}  # uid → where it will be bound once others have left
+        self.mirror.room_came = self._room_came
+        self.mirror.pod_changed = self._pod_changed
+        self.mirror.pod_gone = self._pod_gone
+        self.mirror.node_gone = self._node_gone
+        self._groups.changed = self._room_came
+
+    async def run(self) -> None:
+        """Schedule, for ever. Raises ApiRefused where the server refuses a right that is needed."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._lease is not None:
+                tasks.create_task(self._lease.run())
+                await self._lease.held.wait()  # what follows is seen after any other copy has stopped
+            tasks.create_task(self.mirror.run())
+            tasks.create_task(self._groups.run())
+            tasks.create_task(self._notices.run())
+            await self.mirror.synced()
+            while True:
+                wait_s = await self._pass()
+                try:
+                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                except TimeoutError:
+                    self._changes += 1
+                self._wake.clear()
+
+    # What the mirror tells.
+
+    def _room_came(self) -> None:
+        self._changes += 1
+        self._wake.set()
+
+    def _pod_changed(self, pod: Pod, before: Pod | None) -> None:
+        if pod.node_name:
+            self._choice.placed(pod, pod.node_name)
+            self._forget(pod.uid)
+            if before is None or not before.node_name:
+                self._wake.set()  # a gang may have been bound by another
+        elif before is None or pod != before:
+            if before is not None and (pod.needs, pod.terms) != (before.needs, before.terms):
+                self._tried.pop(pod.uid, None)
+            self._wake.set()
+
+    def _pod_gone(self, pod: Pod) -> None:
+        self._forget(pod.uid)
+        self._choice.ended(pod.uid)
+        if self._evicting.pop(pod.uid, None) is not None:
+            self._room_came()
+
+    def _node_gone(self, name: str) -> None:
+        for chosen in [c for c in self._evicting.values() if c.node_name == name]:
+            self._give_up(chosen)
+        for uid in [uid for uid, held in self.ledger.held.items() if held.node_name == name]:
+            pod = self.ledger.held[uid].pod
+            if pod.scheduler == self._name:
+                self._notices.event(pod, "Warning", "NodeGone", f"node {name} was deleted; the pod is bound to it")
+
+    def _forget(self, uid: str) -> None:
+        self._keys.pop(uid, None)
+        self._tried.pop(uid, None)
+        self._notices.forget(uid)
+
+    # Decisions.
+
+    def _may_act(self) -> bool:
+        return self.mirror.is_current and (self._lease is None or self._lease.is_active())
+
+    def _waiting(self) -> list[Pod]:
+        """Pods to decide about, most urgent first."""
+        held = self.ledger.held
+        pods = [
+            pod
+            for uid, pod in self.mirror.pods.items()
+            if pod.scheduler == self._name and not pod.node_name and not pod.is_ending and uid not in held
+        ]
+        for pod in pods:
+            if pod.uid not in self._keys:
+                self._keys[pod.uid] = self._choice.key(pod) if self._has_order else pod.created_s
+        pods.sort(key=lambda pod: (-pod.priority, self._keys[pod.uid], pod.created_s, pod.full_name))
+        return pods
+
+    async def _pass(self) -> float:
+        """Decide about all pods that wait; returns the seconds after which to look again."""
+        self._bind_after_eviction()
+        gangs: dict[GangKey, list[Pod]] = {}
+        units: list[tuple[GangKey | None, list[Pod]]] = []
+        for pod in self._waiting():
+            key = gang_of(pod)
+            if key is None:
+                units.append((None, [pod]))
+            elif key in gangs:
+                gangs[key].append(pod)
+            else:
+                gangs[key] = [pod]
+                units.append((key, gangs[key]))
+        begun = {key for holding in self.ledger.held.values() if (key := gang_of(holding.pod)) in gangs}
+        units.sort(key=lambda unit: unit[0] not in begun)  # stable: rests of begun gangs come first
+        wait_s, changes = _AGAIN_S, self._changes
+        for i, (key, pods) in enumerate(units):
+            if not self._may_act():
+                return _HELD_S
+            if any(self._tried.get(pod.uid) != self._changes for pod in pods):
+                is_held = self._decide_gang(key, pods) if key is not None else self._decide_one(pods[0])
+                wait_s = min(wait_s, _HELD_S) if is_held else wait_s
+            if i % _PER_TURN == _PER_TURN - 1:
+                await asyncio.sleep(0)
+        return 0.0 if changes != self._changes else wait_s
+
+    def _decide_one(self, pod: Pod) -> bool:
+        """Bind a pod, or say why not; returns whether the policy holds it though nodes could take it."""
+        current = self.mirror.pods.get(pod.uid)
+        if current is None or current.node_name or pod.uid in self.ledger.held:
+            return False
+        chosen, why = self._choose(pod)
+        if chosen is not None:
+            self._start(chosen)
+            return False
+        self._tried[pod.uid] = self._changes
+        if self._preemption is not None and pod.preempts and not pod.refusal and (found := self._preemption.find(pod)):
+            why = f"{why} Preempting {', '.join(victim.full_name for victim in found.victims)}."
+            self._evict(pod, found.node_name, found.victims)
+        self._notices.unschedulable(pod, why)
+        return why.startswith(self._label)
+
+    def _decide_gang(self, key: GangKey, pods: Sequence[Pod]) -> bool:
+        """Bind enough pods of a gang, or none."""
+        bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key]
+        least = least_of(key, [*bound, *pods], self._groups)
+        why, chosen = "", list[_Chosen]()
+        if least is None:
+            where = self._groups.served or "scheduling.k8s.io, scheduling.x-k8s.io"
+            why = f"PodGroup {key.name} is not there ({where})"
+        elif len(bound) + len(pods) < least:
+            why = f"gang {key.name} has {len(bound) + len(pods)} of at least {least} pods"
+        else:
+            whys: dict[str, str] = {}
+            for pod in pods:
+                found, whys[pod.uid] = self._choose(pod)
+                if found is not None:
+                    chosen.append(found)
+                    self._assume(found)
+            if len(bound) + len(chosen) < least:
+                for each in chosen:
+                    self._drop(each.pod)
+                refused = next(reason for reason in whys.values() if reason)
+                fit = len(bound) + len(chosen)
+                why, chosen = f"gang {key.name}: {fit} of at least {least} pods fit; the next: {refused}", []
+        placed = {each.pod.uid for each in chosen}
+        for each in chosen:
+            self._begin_binding(each)
+        for pod in pods:
+            if pod.uid not in placed:
+                self._tried[pod.uid] = self._changes
+                self._notices.unschedulable(pod, why or whys[pod.uid])
+        return False
+
+    def _choose(self, pod: Pod) -> tuple[_Chosen | None, str]:
+        """The policy's choice, or why there is none."""
+        if pod.refusal:
+            return None, pod.refusal
+        able = self._feasible.mask(pod)
+        if not able.any():
+            return None, self._feasible.summary(pod)
+        ranked = self._choice.rank(pod, able)
+        if not ranked:
+            return None, f"{self._label} holds it: {int(able.sum())} nodes could take it"
+        names = tuple(self.ledger.nodes[j].name for j in ranked)
+        devices = self.ledger.choose_devices(pod, names[0])
+        return _Chosen(pod, names[0], devices, names, time.monotonic()), ""
+
+    # Bindings.
+
+    def _assume(self, chosen: _Chosen) -> None:
+        self.ledger.hold(chosen.pod, chosen.node_name, chosen.devices, is_assumed=True)
+        self._choice.placed(chosen.pod, chosen.node_name)
+
+    def _drop(self, pod: Pod) -> None:
+        self.ledger.release(pod.uid)
+        self._choice.ended(pod.uid)
+
+    def _start(self, chosen: _Chosen) -> None:
+        self._assume(chosen)
+        self._begin_binding(chosen)
+
+    def _begin_binding(self, chosen: _Chosen) -> None:
+        self._notices.forget(chosen.pod.uid)
+        task = asyncio.create_task(self._bind(chosen))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a binding failed", exc_info=error)
+
+    async def _bind(self, chosen: _Chosen) -> None:
+        """Bind a pod. Where the server is gone the pod keeps its place until the server tells what became of it."""
+        pod, pause = chosen.pod, Pause()
+        while True:
+            if chosen.node_name not in self.ledger.index:
+                self._failed(pod, f"node {chosen.node_name} has gone since it was chosen")
+                return
+            if self._lease is not None and not self._lease.is_active():
+                self._drop(pod)
+                return
+            try:
+                async with self._slots:
+                    begun_s = time.monotonic()
+                    await self._api.post(_path(pod) + "/binding", _binding(chosen))
+                break
+            except ClusterLost as error:
+                logger.warning("binding %s: %s", pod.full_name, error)
+                await pause.wait()
+            except ApiRefused as error:
+                if error.status >= 500 or error.status == 429:
+                    await pause.wait()
+                    continue
+                if error.status == CONFLICT and await self._is_bound_so(chosen):
+                    break  # by the call whose answer was lost
+                self._failed(pod, "" if error.status in (NOT_FOUND, CONFLICT) else str(error))
+                return
+        took_s = time.monotonic() - begun_s
+        message = f"Successfully assigned {pod.full_name} to {chosen.node_name}"
+        self._notices.event(pod, "Normal", "Scheduled", message)
+        self._tell(Bound(pod, chosen.node_name, chosen.ranked, chosen.decided_s, took_s))
+
+    async def _is_bound_so(self, chosen: _Chosen) -> bool:
+        try:
+            found = await self._api.get(_path(chosen.pod))
+        except (ApiRefused, ClusterLost):
+            return False
+        is_same = found["metadata"]["uid"] == chosen.pod.uid
+        return is_same and found["spec"].get("nodeName") == chosen.node_name
+
+    def _failed(self, pod: Pod, why: str) -> None:
+        """A pod was not bound: it waits again, unless the mirror says that it is gone or another's."""
+        held = self.ledger.held.get(pod.uid)
+        if held is not None and held.is_assumed:
+            self._drop(pod)
+        if why:
+            self._notices.event(pod, "Warning", "FailedScheduling", why)
+        self._room_came()
+
+    # Preemption.
+
+    def _evict(self, pod: Pod, node_name: str, victims: Sequence[Pod]) -> None:
+        """A pod takes its place while those that leave it are evicted; it is bound once they are gone."""
+        assert self._preemption is not None
+        chosen = _Chosen(pod, node_name, (), (node_name,), time.monotonic())
+        self._assume(chosen)
+        self._evicting[pod.uid] = chosen
+        task = asyncio.create_task(self._evict_all(chosen, victims))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _evict_all(self, chosen: _Chosen, victims: Sequence[Pod]) -> None:
+        assert self._preemption is not None
+        for victim in victims:
+            why = await self._preemption.evict(victim)
+            if why:
+                self._notices.event(chosen.pod, "Warning", "FailedPreemption", f"{victim.full_name}: {why}")
+                self._give_up(chosen)
+                return
+            self._notices.event(victim, "Normal", "Preempted", f"by {chosen.pod.full_name}", "Preempting")
+
+    def _give_up(self, chosen: _Chosen) -> None:
+        if self._evicting.pop(chosen.pod.uid, None) is not None:
+            self._drop(chosen.pod)
+
+    def _bind_after_eviction(self) -> None:
+        for uid, chosen in list(self._evicting.items()):
+            j = self.ledger.index.get(chosen.node_name)
+            if j is None:
+                self._give_up(chosen)
+            elif self.ledger.is_kept(j):
+                del self._evicting[uid]
+                self._begin_binding(chosen)
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+
+
+def _binding(chosen: _Chosen) -> dict[str, object]:
+    """The server writes annotations of a binding on the pod, in the same step."""
+    devices = {DEVICES: ",".join(map(str, chosen.devices))} if chosen.devices else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": chosen.pod.name, "uid": chosen.pod.uid, "annotations": devices},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": chosen.node_name},
+    }
