@@ -27,6 +27,7 @@ from trimtab.cli import (
     compare_command,
     fit_command,
     forecast_command,
+    kube_command,
     policies_command,
     profile_command,
     replay_command,
@@ -46,7 +47,12 @@ from trimtab.version import __version__
 
 DEBUG = "TRIMTAB_DEBUG"
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS
-EXTRA_OF: Final = {"serve": "serve", "chain": "chains", "train": "jobs"}  # command → extra with all it needs
+EXTRA_OF: Final = {
+    "serve": "serve",
+    "chain": "chains",
+    "train": "jobs",
+    "kube": "kube",
+}  # command → extra with all it needs
 
 
 def missing_extra(command: str | None, error: ImportError | MissingExtra) -> MissingExtra | None:
@@ -184,6 +190,7 @@ app.add_typer(policies_command.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
 app.add_typer(chain_command.app, name="chain")
 app.add_typer(train_command.app, name="train")
+app.add_typer(kube_command.app, name="kube")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")

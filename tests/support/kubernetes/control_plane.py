@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver and kube-scheduler from the programs that `build_kubernetes.sh` leaves in its cache."""
+"""etcd, kube-apiserver and kube-scheduler, from the programs that `build_kubernetes.sh` leaves."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class ControlPlane:
         ):
             subprocess.run(made, check=True, capture_output=True)
         rows = [f"{ADMIN}-token,{ADMIN},1,system:masters"]
-        rows += [f"{name}-token,{name},{10 + i},{group}" for i, (name, group) in enumerate(self.users.items())]
+        rows += [
+            f"{name}-token,{name},{10 + i},{group}" for i, (name, group) in enumerate(self.users.items())
+        ]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
         self.start_etcd()
         self.start_api_server()
@@ -92,7 +94,11 @@ class ControlPlane:
         self.run(
             "kube-apiserver",
             [
-                *(str(self.programs / "kube-apiserver"), "--etcd-servers", f"http://127.0.0.1:{self.etcd_port}"),
+                *(
+                    str(self.programs / "kube-apiserver"),
+                    "--etcd-servers",
+                    f"http://127.0.0.1:{self.etcd_port}",
+                ),
                 *("--secure-port", str(self.port), "--bind-address", "127.0.0.1"),
                 *("--advertise-address", "127.0.0.1", "--cert-dir", str(self.folder / "certs")),
                 *("--token-auth-file", str(self.folder / "tokens.csv")),

@@ -1,1 +1,1 @@
-"""Kubernetes: its API, what its pods need and its nodes have, trimtab as its scheduler or extender (extra `kube`)."""
+"""Kubernetes: its API, nodes and pods, and trimtab as its scheduler or extender (extra `kube`)."""

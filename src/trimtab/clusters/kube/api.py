@@ -1,7 +1,7 @@
-"""Calls of a Kubernetes API server: JSON in, JSON out, at most so many a second, and lists that are kept current.
+"""Calls of a Kubernetes API server, JSON both ways, so many a second; and lists that are kept current.
 
-The package `kubernetes` reads kubeconfig files and service accounts and renews credentials; objects stay as the
-server sends them, dictionaries, since its classes take longer to make than a call takes.
+The package `kubernetes` reads kubeconfig files and service accounts and renews credentials; objects stay as
+the server sends them, dictionaries, since its classes take longer to make than a call takes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KubeApi:
     async def connect(
         cls, kubeconfig: str = "", context: str = "", *, qps: float = 50.0, burst: float = 100.0
     ) -> Self:
-        """The server of a kubeconfig, else of $KUBECONFIG or ~/.kube/config, else of the pod's service account.
+        """The server of a kubeconfig, of $KUBECONFIG or ~/.kube/config, or of the pod's service account.
 
         Raises ConfigError where none of these can be read.
         """
@@ -229,9 +229,16 @@ Changed = Callable[[str, Json], None]
 
 
 async def follow(
-    api: KubeApi, path: str, listed: Listed, changed: Changed, is_current: Callable[[bool], None], **query: Any
+    api: KubeApi,
+    path: str,
+    listed: Listed,
+    changed: Changed,
+    is_current: Callable[[bool], None],
+    **query: Any,
 ) -> None:
-    """Keep a caller's copy of a collection current, for ever: `listed` gets all objects, `changed` each change.
+    """Keep a caller's copy of a collection current: `listed` gets all objects, `changed` each change.
+
+    Never returns.
 
     Where the server is gone it is asked again after a pause, and the watch goes on where it was; where it no
     longer knows that version, all are listed anew. `is_current` hears whether the copy follows the server.

@@ -44,7 +44,9 @@ class Feasibility:
             self._suited.clear()
         terms = pod.terms
         if terms not in self._suited:
-            self._suited[terms] = np.array([not unsuited(node, terms) for node in self._ledger.nodes], np.bool_)
+            self._suited[terms] = np.array(
+                [not unsuited(node, terms) for node in self._ledger.nodes], np.bool_
+            )
         return self._suited[terms]
 
     def why_not(self, pod: Pod, j: int) -> str:
@@ -144,7 +146,11 @@ def unsuited(node: Node, terms: Terms) -> str:
     if node.is_cordoned and not _tolerates(terms.tolerations, _CORDON):
         return "node(s) were unschedulable"
     for taint in node.taints:
-        if taint.effect in _REPELLING and taint.key != _CORDON.key and not _tolerates(terms.tolerations, taint):
+        if (
+            taint.effect in _REPELLING
+            and taint.key != _CORDON.key
+            and not _tolerates(terms.tolerations, taint)
+        ):
             return f"node(s) had taint {{{taint.key}: {taint.value}}}, that the pod didn't tolerate"
     is_selected = all(node.labels.get(key) == value for key, value in terms.selector)
     if not is_selected or not _matches(node, terms.affinity):

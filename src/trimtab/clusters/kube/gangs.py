@@ -1,15 +1,15 @@
-"""Gangs: pods that are bound together or not at all. Their least number is annotated, or in their PodGroup."""
+"""Gangs: pods that are bound together or not at all. Their least number is annotated or their PodGroup's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from trimtab.clusters.kube.api import KubeApi, follow
 from trimtab.clusters.kube.objects import Pod
 
 # (group, version) of an API that may serve PodGroups, and where the least number stands in one
-_APIS: Final = (
+APIS: Final = (
     ("scheduling.k8s.io", "v1beta1", ("schedulingPolicy", "gang", "minCount")),
     ("scheduling.k8s.io", "v1alpha3", ("schedulingPolicy", "gang", "minCount")),
     ("scheduling.x-k8s.io", "v1alpha1", ("minMember",)),
@@ -30,12 +30,12 @@ class PodGroups:
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self._least: dict[tuple[str, str], int] = {}
-        self.changed = lambda: None
+        self.changed: Callable[[], None] = lambda: None
         self.served = ""  # the API that is followed, as group/version
 
     async def run(self) -> None:
         """Follow the PodGroups of the first API that has them, for ever; ends where none has."""
-        for group, version, at in _APIS:
+        for group, version, at in APIS:
             if await self._api.serves(group, version, "podgroups"):
                 self.served = f"{group}/{version}"
 

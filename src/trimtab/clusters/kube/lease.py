@@ -22,10 +22,13 @@ class Lease:
     """One copy's claim to a Lease. `run` renews it for ever, or waits for it."""
 
     def __init__(self, api: KubeApi, namespace: str, name: str, holder: str) -> None:
-        self._api, self._name, self._holder = api, name, holder
+        self._api, self.name, self._holder = api, name, holder
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._renewed_s = -DURATION_S
-        self._seen: tuple[str, float] = "", 0.0  # version of another's lease, and since when it has not changed
+        self._seen: tuple[str, float] = (
+            "",
+            0.0,
+        )  # version of another's lease, and since when it has not changed
         self.held = asyncio.Event()  # set once it is held
         self.other = ""  # that holds it now
 
@@ -45,15 +48,32 @@ class Lease:
                     raise
             await asyncio.sleep(PERIOD_S)
 
+    async def holder(self) -> str:
+        """Who holds it now, if this is another and has renewed it while this copy watched; "" = it is free."""
+        for _ in range(2):
+            try:
+                lease = await self._api.get(f"{self._folder}/{self.name}")
+            except ApiRefused as error:
+                if error.status == NOT_FOUND:
+                    return ""
+                raise
+            spec, version = lease.get("spec", {}), lease["metadata"]["resourceVersion"]
+            other = str(spec.get("holderIdentity") or "")
+            if other in ("", self._holder) or self._seen[0] not in ("", version):
+                return other if other != self._holder else ""
+            self._seen = version, time.monotonic()
+            await asyncio.sleep(2.0 * PERIOD_S)
+        return ""
+
     async def renew(self) -> None:
         """Take or renew the Lease, unless another holds it."""
         begun_s = time.monotonic()
         try:
-            lease = await self._api.get(f"{self._folder}/{self._name}")
+            lease = await self._api.get(f"{self._folder}/{self.name}")
         except ApiRefused as error:
             if error.status != NOT_FOUND:
                 raise
-            await self._api.post(self._folder, self._body({"name": self._name}, 0))
+            await self._api.post(self._folder, self._body({"name": self.name}, 0))
         else:
             spec = lease.get("spec", {})
             self.other = spec.get("holderIdentity") or ""
@@ -61,7 +81,7 @@ class Lease:
                 self.held.clear()
                 return
             changes = int(spec.get("leaseTransitions") or 0) + int(self.other != self._holder)
-            await self._api.put(f"{self._folder}/{self._name}", self._body(lease["metadata"], changes))
+            await self._api.put(f"{self._folder}/{self.name}", self._body(lease["metadata"], changes))
         self._renewed_s, self.other = begun_s, ""
         self.held.set()
 
@@ -69,10 +89,10 @@ class Lease:
         """Let another copy have it at once."""
         if self.is_active():
             self._renewed_s = -DURATION_S
-            lease = await self._api.get(f"{self._folder}/{self._name}")
+            lease = await self._api.get(f"{self._folder}/{self.name}")
             if lease["spec"].get("holderIdentity") == self._holder:
                 lease["spec"]["holderIdentity"] = ""
-                await self._api.put(f"{self._folder}/{self._name}", lease)
+                await self._api.put(f"{self._folder}/{self.name}", lease)
 
     def _is_expired(self, lease: dict[str, Any]) -> bool:
         """Whether its holder has not renewed it for its duration, by this copy's own clock."""

@@ -1,7 +1,7 @@
 """What nodes have left: what they offer less what pods hold that are bound there, or are about to be.
 
-Amounts are whole numbers, so sums are exact. The API server checks none of this: it binds a pod to a full node, or
-to one that does not exist.
+Amounts are whole numbers, so sums are exact. The API server checks none of this: it binds a pod to a full
+node, or to one that does not exist.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Ledger:
             self.nodes = [node for node in self.nodes if node.name != name]
             self._renew()
 
-    def hold(self, pod: Pod, node_name: str, devices: tuple[int, ...] = (), *, is_assumed: bool = False) -> None:
+    def hold(
+        self, pod: Pod, node_name: str, devices: tuple[int, ...] = (), *, is_assumed: bool = False
+    ) -> None:
         """A pod takes what it needs of a node; whatever it held before it gives back."""
         self.release(pod.uid)
         holding = Holding(pod, node_name, devices, is_assumed)
@@ -96,14 +98,14 @@ class Ledger:
         if not needs.keys() <= self._columns.keys():
             return np.zeros(len(self.nodes), np.bool_)
         at = [self._columns[name] for name in needs]
-        fits: NDArray[np.bool_] = (self.free[:, at] >= np.fromiter(needs.values(), np.int64)).all(axis=1)
-        return fits
+        asked = np.fromiter(needs.values(), np.int64)
+        return np.all(self.free[:, at] >= asked, axis=1)
 
     def device_room(self, pod: Pod) -> NDArray[np.bool_]:
-        """Which nodes have the devices left that a pod asks for, [nodes]; nodes without devices of their own do."""
+        """Which nodes have the devices left that a pod asks for, [nodes]; nodes that give no shares do."""
         milli = _device_milli(pod)
         if 0 < milli < WHOLE_GPU:
-            return (self.largest_left >= milli) | ~self.has_devices
+            return np.logical_or(self.largest_left >= milli, ~self.has_devices)
         return (self.whole_left >= milli // WHOLE_GPU) | ~self.has_devices
 
     def lacking(self, pod: Pod, j: int) -> list[str]:
@@ -122,7 +124,7 @@ class Ledger:
         return bool((self.free[j] >= 0).all() and min(self._left[self.nodes[j].name], default=0) >= 0)
 
     def choose_devices(self, pod: Pod, node_name: str) -> tuple[int, ...]:
-        """Devices of a node with room for a pod: of those that suffice for a share the fullest, else empty ones."""
+        """Devices of a node for a pod: of those that suffice for a share the fullest, else empty ones."""
         left, milli = self._left.get(node_name, []), _device_milli(pod)
         if 0 < milli < WHOLE_GPU:
             able = [d for d, rest in enumerate(left) if rest >= milli]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from trimtab.clusters.kube.api import Json, KubeApi, follow
@@ -13,23 +12,34 @@ from trimtab.clusters.kube.objects import Pod, node_of, pod_of
 NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
-PodChange = Callable[[Pod, Pod | None], None]  # (as it is now, as it was); a pod that is gone holds nothing
+
+class Listener:
+    """What hears of changes, after the copy has them."""
+
+    def room_came(self) -> None:
+        """A node is new or other than it was, or a pod has left one."""
+
+    def pod_changed(self, pod: Pod, before: Pod | None) -> None:
+        """A pod is new, or other than it was."""
+
+    def pod_gone(self, pod: Pod) -> None:
+        """A pod is over or deleted. It holds nothing any more."""
+
+    def nodes_listed(self) -> None:
+        """All nodes were listed: at first, and after a break."""
+
+    def node_changed(self, name: str) -> None:
+        """A node is new, other than it was, or deleted: then the ledger has none of this name."""
 
 
 class Mirror:
-    """Nodes, what is left of them, and the pods that are alive.
-
-    Set `room_came`, `pod_changed` and `pod_gone` before `run`: the calls that follow a change of the copy.
-    """
+    """Nodes, what is left of them, and the pods that are alive."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self.ledger = Ledger()
         self.pods: dict[str, Pod] = {}  # uid → …, alive
-        self.room_came: Callable[[], None] = lambda: None
-        self.pod_changed: PodChange = lambda pod, before: None
-        self.pod_gone: Callable[[Pod], None] = lambda pod: None
-        self.node_gone: Callable[[str], None] = lambda name: None
+        self.listeners: list[Listener] = []
         self._current = {NODES: False, ALL_PODS: False}
         self._listed = {NODES: asyncio.Event(), ALL_PODS: asyncio.Event()}
 
@@ -37,6 +47,11 @@ class Mirror:
     def is_current(self) -> bool:
         """Whether the copy follows the server."""
         return all(self._current.values())
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all nodes and pods have been listed."""
+        return all(listed.is_set() for listed in self._listed.values())
 
     async def synced(self) -> None:
         """Wait until all nodes and pods have been listed."""
@@ -61,6 +76,14 @@ class Mirror:
                 )
             )
 
+    def _room_came(self) -> None:
+        for each in self.listeners:
+            each.room_came()
+
+    def _note_node(self, name: str) -> None:
+        for each in self.listeners:
+            each.node_changed(name)
+
     def _note(self, path: str, is_current: bool) -> None:
         self._current[path] = is_current
 
@@ -69,18 +92,21 @@ class Mirror:
         gone = self.ledger.index.keys() - {node.name for node in nodes}
         if self.ledger.nodes != sorted(nodes, key=lambda node: node.name):
             self.ledger.reset_nodes(nodes)
-        for name in gone:
-            self.node_gone(name)
+        for each in self.listeners:
+            each.nodes_listed()
+        for name in (*gone, *self.ledger.index):
+            self._note_node(name)
         self._listed[NODES].set()
-        self.room_came()
+        self._room_came()
 
     def _node_changed(self, kind: str, given: Json) -> None:
         node = node_of(given)
         if kind == "DELETED":
             self.ledger.drop_node(node.name)
-            self.node_gone(node.name)
+            self._note_node(node.name)
         elif self.ledger.set_node(node):
-            self.room_came()
+            self._note_node(node.name)
+            self._room_came()
 
     def _pods_listed(self, objects: list[Json]) -> None:
         pods = {pod.uid: pod for pod in map(pod_of, objects)}
@@ -100,8 +126,9 @@ class Mirror:
     def _drop(self, pod: Pod) -> None:
         self.pods.pop(pod.uid, None)
         if self.ledger.release(pod.uid) is not None:
-            self.room_came()
-        self.pod_gone(pod)
+            self._room_came()
+        for each in self.listeners:
+            each.pod_gone(pod)
 
     def _set(self, pod: Pod) -> None:
         before = self.pods.get(pod.uid)
@@ -112,6 +139,5 @@ class Mirror:
             self.ledger.hold(pod, pod.node_name, devices)
         elif held is not None:
             held.pod = pod
-        self.pod_changed(pod, before)
-
-
+        for each in self.listeners:
+            each.pod_changed(pod, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -38,10 +39,8 @@ class Notices:
             self._collect()
             if not self._waiting:
                 self._came.clear()
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._came.wait(), _FIRST_S / 4 if self._reasons else None)
-                except TimeoutError:
-                    pass
                 continue
             method, path, body = self._waiting.popleft()
             try:

@@ -29,7 +29,11 @@ WHOLE_GPU: Final = 1000  # of SHARE
 _PER: Final = {"cpu": 1000}  # of a resource's unit; CPU is counted in thousandths
 _OVER: Final = ("Succeeded", "Failed")
 _ZONE: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-_PRODUCT: Final = ("nvidia.com/gpu.product", "node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_PRODUCT: Final = (
+    "nvidia.com/gpu.product",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+)
 _GPU_MEMORY_MIB: Final = "nvidia.com/gpu.memory"
 
 
@@ -210,7 +214,9 @@ def node_of(given: Json) -> Node:
         allocatable, problem = {}, str(error)
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
     images = {
-        name: int(image.get("sizeBytes", 0)) for image in status.get("images") or () for name in image["names"] or ()
+        name: int(image.get("sizeBytes", 0))
+        for image in status.get("images") or ()
+        for name in image["names"] or ()
     }
     return Node(
         metadata["name"],
@@ -329,7 +335,9 @@ def _unsupported(spec: Json, needs: Mapping[str, int]) -> list[str]:
         )
     share = needs.get(SHARE, 0)
     if share > WHOLE_GPU and share % WHOLE_GPU:
-        found.append(f"{SHARE}: {share} is neither a part of one GPU nor whole GPUs; expected 1 to 1000, or 1000 × n")
+        found.append(
+            f"{SHARE}: {share} is neither a part of one GPU nor whole GPUs; expected 1 to 1000, or 1000 × n"
+        )
     return found
 
 
@@ -337,7 +345,9 @@ def _unsupported(spec: Json, needs: Mapping[str, int]) -> list[str]:
 def _terms(text: str) -> Terms:
     """Pods of one template get one object, so that what follows from it is found again."""
     tolerations, selector, affinity = json.loads(text)
-    required = ((affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = ((affinity or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
     wanted = None
     if required is not None:
         wanted = tuple(
@@ -363,7 +373,8 @@ def _selector(given: Json | None) -> Term:
 def _near(given: Json | None) -> tuple[Near, ...]:
     terms = (given or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or ()
     return tuple(
-        Near(t["topologyKey"], _selector(t.get("labelSelector")), tuple(t.get("namespaces") or ())) for t in terms
+        Near(t["topologyKey"], _selector(t.get("labelSelector")), tuple(t.get("namespaces") or ()))
+        for t in terms
     )
 
 

@@ -1,8 +1,8 @@
 """The choice of a node by a policy of the catalogue, over a View of the cluster's nodes and pods.
 
-A pod is a request: its class is what it needs (CPU, memory, GPUs), its model the image that it runs, its tenant its
-namespace. A node is a node: its type is its GPU and price, what it holds the images that it has. Which nodes may take
-a pod is no question of the policy: to it the others are down.
+A pod is a request: its class is what it needs (CPU, memory, GPUs), its model the image that it runs, its
+tenant its namespace. A node is a node: its type is its GPU and price, what it holds the images that it has.
+Which nodes may take a pod is no question of the policy: to it the others are down.
 """
 
 from __future__ import annotations
@@ -133,14 +133,18 @@ class PolicyChoice:
         if driver is None or self._version != self._ledger.version or not driver.has_row:
             return self._made_anew()
         if is_new:
-            if len(self._classes) > len(driver.state.demand) or len(self._images) > len(driver.state.item_gib):
+            if len(self._classes) > len(driver.state.demand) or len(self._images) > len(
+                driver.state.item_gib
+            ):
                 return self._made_anew()
             self._add(driver, demand, image)
         return driver
 
     def _known_image(self, image: str) -> str:
         """An image that some node has; else all are alike, "": every node has to fetch it."""
-        return image if image in self._images or any(image in node.images for node in self._ledger.nodes) else ""
+        return (
+            image if image in self._images or any(image in node.images for node in self._ledger.nodes) else ""
+        )
 
     def _add(self, driver: LiveDriver, demand: tuple[float, ...], image: str) -> None:
         """A class or an image takes a spare row."""
@@ -204,7 +208,7 @@ class PolicyChoice:
 
 
 def _gpu_milli(share: NDArray[np.int64], whole: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = (share + WHOLE_GPU * sum(whole)).astype(np.float64)
+    total: NDArray[np.float64] = np.asarray(share + WHOLE_GPU * sum(whole), np.float64)
     return total
 
 
@@ -244,7 +248,9 @@ def _cluster(
     per_type = np.zeros(len(types))
     np.maximum.at(per_type, of_type, gpus / WHOLE_GPU)
     cluster = Cluster(
-        type_names=tuple(f"{name} ({g})" if price or g else name for g, (name, price, *_) in enumerate(types)),
+        type_names=tuple(
+            f"{name} ({g})" if price or g else name for g, (name, price, *_) in enumerate(types)
+        ),
         node_names=tuple(node.name for node in nodes),
         type_idx=of_type,
         slots=slots,

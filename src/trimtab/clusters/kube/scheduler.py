@@ -1,7 +1,8 @@
 """trimtab as a scheduler of Kubernetes: it binds the pods of its name to nodes that a policy chooses.
 
-It owes users what kube-scheduler gives: it never binds more than a node offers by what it has seen, it says why a
-pod waits, and of several copies one is active. What it chose counts as taken before the server has confirmed it.
+It owes users what kube-scheduler gives: it never binds more than a node offers by what it has seen, it says
+why a pod waits, and of several copies one is active. What it chose counts as taken before the server has
+confirmed it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
 from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
 from trimtab.clusters.kube.lease import Lease
-from trimtab.clusters.kube.mirror import Mirror
+from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.notices import Notices
 from trimtab.clusters.kube.objects import DEVICES, Pod
 from trimtab.clusters.kube.policy_choice import PolicyChoice
@@ -53,7 +54,7 @@ class _Chosen:
     decided_s: float
 
 
-class Scheduler:
+class Scheduler(Listener):
     """Binds pods of one scheduler name. `run` never ends; `tell` hears of each bound pod."""
 
     def __init__(
@@ -85,11 +86,8 @@ class Scheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_BINDINGS)
         self._evicting: dict[str, _Chosen] = {}  # uid → where it will be bound once others have left
-        self.mirror.room_came = self._room_came
-        self.mirror.pod_changed = self._pod_changed
-        self.mirror.pod_gone = self._pod_gone
-        self.mirror.node_gone = self._node_gone
-        self._groups.changed = self._room_came
+        self.mirror.listeners.append(self)
+        self._groups.changed = self.room_came
 
     async def run(self) -> None:
         """Schedule, for ever. Raises ApiRefused where the server refuses a right that is needed."""
@@ -111,11 +109,13 @@ class Scheduler:
 
     # What the mirror tells.
 
-    def _room_came(self) -> None:
+    def room_came(self) -> None:
+        """Look again at the pods that wait."""
         self._changes += 1
         self._wake.set()
 
-    def _pod_changed(self, pod: Pod, before: Pod | None) -> None:
+    def pod_changed(self, pod: Pod, before: Pod | None) -> None:
+        """Note a pod that waits, or that is bound now."""
         if pod.node_name:
             self._choice.placed(pod, pod.node_name)
             self._forget(pod.uid)
@@ -126,19 +126,25 @@ class Scheduler:
                 self._tried.pop(pod.uid, None)
             self._wake.set()
 
-    def _pod_gone(self, pod: Pod) -> None:
+    def pod_gone(self, pod: Pod) -> None:
+        """Forget a pod."""
         self._forget(pod.uid)
         self._choice.ended(pod.uid)
         if self._evicting.pop(pod.uid, None) is not None:
-            self._room_came()
+            self.room_came()
 
-    def _node_gone(self, name: str) -> None:
+    def node_changed(self, name: str) -> None:
+        """Tell the pods on a node that is gone."""
+        if name in self.ledger.index:
+            return
         for chosen in [c for c in self._evicting.values() if c.node_name == name]:
             self._give_up(chosen)
         for uid in [uid for uid, held in self.ledger.held.items() if held.node_name == name]:
             pod = self.ledger.held[uid].pod
             if pod.scheduler == self._name:
-                self._notices.event(pod, "Warning", "NodeGone", f"node {name} was deleted; the pod is bound to it")
+                self._notices.event(
+                    pod, "Warning", "NodeGone", f"node {name} was deleted; the pod is bound to it"
+                )
 
     def _forget(self, uid: str) -> None:
         self._keys.pop(uid, None)
@@ -201,7 +207,12 @@ class Scheduler:
             self._start(chosen)
             return False
         self._tried[pod.uid] = self._changes
-        if self._preemption is not None and pod.preempts and not pod.refusal and (found := self._preemption.find(pod)):
+        if (
+            self._preemption is not None
+            and pod.preempts
+            and not pod.refusal
+            and (found := self._preemption.find(pod))
+        ):
             why = f"{why} Preempting {', '.join(victim.full_name for victim in found.victims)}."
             self._evict(pod, found.node_name, found.victims)
         self._notices.unschedulable(pod, why)
@@ -279,7 +290,7 @@ class Scheduler:
             logger.error("a binding failed", exc_info=error)
 
     async def _bind(self, chosen: _Chosen) -> None:
-        """Bind a pod. Where the server is gone the pod keeps its place until the server tells what became of it."""
+        """Bind a pod. Where the server is gone the pod keeps its place until it is known what became of it."""
         pod, pause = chosen.pod, Pause()
         while True:
             if chosen.node_name not in self.ledger.index:
@@ -315,7 +326,7 @@ class Scheduler:
         except (ApiRefused, ClusterLost):
             return False
         is_same = found["metadata"]["uid"] == chosen.pod.uid
-        return is_same and found["spec"].get("nodeName") == chosen.node_name
+        return bool(is_same and found["spec"].get("nodeName") == chosen.node_name)
 
     def _failed(self, pod: Pod, why: str) -> None:
         """A pod was not bound: it waits again, unless the mirror says that it is gone or another's."""
@@ -324,7 +335,7 @@ class Scheduler:
             self._drop(pod)
         if why:
             self._notices.event(pod, "Warning", "FailedScheduling", why)
-        self._room_came()
+        self.room_came()
 
     # Preemption.
 

@@ -1,0 +1,334 @@
+"""`trimtab kube`: trimtab inside Kubernetes, as an extender of kube-scheduler or as a scheduler beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.option_groups import examples, grouped
+from trimtab.cli.output import note, print_json
+from trimtab.cli.shared_options import Json, Quiet, policy_option
+
+if TYPE_CHECKING:
+    from trimtab.clusters.kube.api import KubeApi
+    from trimtab.clusters.kube.checks import Finding, Right
+    from trimtab.clusters.kube.lease import Lease
+    from trimtab.clusters.kube.mirror import Mirror
+    from trimtab.domain.policy import Decider
+
+DEFAULT_POLICY = "fragmentation-gradient"
+SERVER_PANEL = "API server"
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Decide in Kubernetes: as an extender of kube-scheduler, or as a scheduler of its own.",
+    epilog=examples(
+        "trimtab kube check", "trimtab kube extender --listen 0.0.0.0:8899", "trimtab kube scheduler"
+    ),
+)
+Policy = Annotated[str, policy_option("Policy: NAME, NAME+ORDER or file.py:Class.", has_default=True)]
+Record = Annotated[
+    Path | None,
+    typer.Option("--record", help="Write what runs as a trace into this folder.", metavar="FOLDER"),
+]
+Preempt = Annotated[
+    bool, typer.Option("--preempt", help="Evict pods of lower priority for pods that fit nowhere.")
+]
+Seed = Annotated[int, typer.Option(help="Of policies that draw.", min=0)]
+NoLease = Annotated[bool, typer.Option("--no-lease", help="Act without asking whether another copy does.")]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Options of the API server."""
+
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            help="File.  [dim]Default: $KUBECONFIG, ~/.kube/config, or the pod's service account[/dim]",
+            metavar="FILE",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
+        ),
+    ] = ""
+    context: Annotated[
+        str, typer.Option(help="Of that file.", rich_help_panel=SERVER_PANEL, show_default=False)
+    ] = ""
+    qps: Annotated[float, typer.Option(help="Calls a second.", min=1, rich_help_panel=SERVER_PANEL)] = 50.0
+    burst: Annotated[float, typer.Option(help="Calls at once.", min=1, rich_help_panel=SERVER_PANEL)] = 100.0
+
+
+@dataclass(frozen=True)
+class LeaseOptions:
+    """Options of the Lease by which one copy of several is active."""
+
+    no_lease: NoLease = False
+    lease_namespace: Annotated[str, typer.Option(help="Namespace of the Lease.")] = "kube-system"
+
+
+@app.command("scheduler", epilog=examples(
+    "trimtab kube scheduler",
+    "trimtab kube scheduler --policy best-fit+priority-ageing --qps 1000 --burst 2000",
+    "trimtab kube scheduler --record trace/  &&  trimtab compare --trace trace/",
+))  # fmt: skip
+@grouped
+def scheduler(
+    policy: Policy = DEFAULT_POLICY,
+    name: Annotated[str, typer.Option(help="The `schedulerName` of the pods that it binds.")] = "trimtab",
+    preempt: Preempt = False,
+    record: Record = None,
+    seed: Seed = 0,
+    lease: LeaseOptions = LeaseOptions(),
+    server: Server = Server(),
+    quiet: Quiet = False,
+) -> None:
+    """Bind pods with `schedulerName: trimtab` to nodes that a policy chooses."""
+    from trimtab.clusters.kube.checks import PREEMPTS, RIGHTS
+
+    rights = RIGHTS["scheduler"] + (PREEMPTS if preempt else ())
+
+    async def serve() -> None:
+        from trimtab.clusters.kube.scheduler import Scheduler
+
+        async with _connected(server) as api:
+            own = None if lease.no_lease else _lease(api, lease, name)
+            await _refuse_lacking(api, rights, quiet=quiet)
+            made = Scheduler(api, _decider(policy), name=name, lease=own, preempts=preempt, seed=seed)
+            _note_degraded(made.degraded, quiet=quiet)
+            try:
+                with _recorded(record, made.mirror, policy):
+                    await made.run()
+            finally:
+                if own is not None:
+                    await own.release()
+
+    _run(serve())
+
+
+@app.command("extender", epilog=examples(
+    "trimtab kube extender --listen 127.0.0.1:8899",
+    "curl http://127.0.0.1:8899/explain/default/my-pod",
+))  # fmt: skip
+@grouped
+def extender(
+    policy: Policy = DEFAULT_POLICY,
+    listen: Annotated[
+        str, typer.Option(help="Address for kube-scheduler.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8899",
+    record: Record = None,
+    seed: Seed = 0,
+    server: Server = Server(),
+    quiet: Quiet = False,
+) -> None:
+    """Filter and score nodes for kube-scheduler, which keeps its own filters and binds."""
+    from trimtab.clusters.kube.checks import RIGHTS
+
+    host, port = _address(listen)
+
+    async def serve() -> None:
+        from aiohttp import web
+
+        from trimtab.clusters.kube.extender import Extender
+
+        async with _connected(server) as api:
+            await _refuse_lacking(api, RIGHTS["extender"], quiet=quiet)
+            made = Extender(api, _decider(policy), seed=seed)
+            _note_degraded(made.degraded, quiet=quiet)
+            runner = web.AppRunner(made.app(), access_log=None)
+            await runner.setup()
+            with _recorded(record, made.mirror, policy):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(made.mirror.run())
+                    await (
+                        made.mirror.synced()
+                    )  # kube-scheduler meets a closed port until then, and tries again
+                    await web.TCPSite(runner, host, port).start()
+                    note(f"listening on {listen}", quiet=quiet)
+
+    _run(serve())
+
+
+@app.command("record", epilog=examples(
+    "trimtab kube record trace/ && trimtab compare --trace trace/",
+    "trimtab kube record trace/ --dry-run --policy best-fit",
+))  # fmt: skip
+@grouped
+def record_cluster(
+    folder: Annotated[Path, typer.Argument(help="Where the trace goes.", metavar="FOLDER")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Also write what the policy would choose, with the regret.")
+    ] = False,
+    policy: Policy = DEFAULT_POLICY,
+    duration_s: Annotated[
+        float, typer.Option("--duration", help="Seconds; 0 = until it is stopped.", min=0)
+    ] = 0.0,
+    seed: Seed = 0,
+    server: Server = Server(),
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a trace of a running cluster; decides nothing."""
+    from trimtab.clusters.kube.checks import RIGHTS
+
+    counts: dict[str, Any] = {}
+
+    async def watch() -> None:
+        from trimtab.clusters.kube.dry_run import DryRun
+        from trimtab.clusters.kube.mirror import Mirror
+
+        async with _connected(server) as api:
+            await _refuse_lacking(api, RIGHTS["record"], quiet=quiet)
+            mirror = Mirror(api)
+            run = DryRun(mirror, _decider(policy), folder, seed=seed) if dry_run else None
+            try:
+                with _recorded(folder, mirror, "kubernetes"), contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(duration_s or None):
+                        await mirror.run()
+            finally:
+                counts["trace"] = str(folder)
+                if run is not None:
+                    run.close()
+                    counts.update(run.counts, regret_stranded_milli=round(run.regret_milli, 3))
+
+    _run(watch())
+    if json:
+        print_json(counts)
+    elif dry_run:
+        print(
+            f"{counts['pods']} pods bound; {counts['same']} where {policy} would; "
+            f"{counts['none']} where it would not; regret {counts['regret_stranded_milli']:g} thousandths of GPUs stranded"
+        )
+    note(f"recorded: trimtab compare --trace {folder}", quiet=quiet or json)
+
+
+@app.command("check", epilog=examples("trimtab kube check", "trimtab kube check --mode extender"))
+@grouped
+def check_cluster(
+    mode: Annotated[str, typer.Option(help="scheduler, extender or record.")] = "scheduler",
+    name: Annotated[str, typer.Option(help="The scheduler's name.")] = "trimtab",
+    preempt: Preempt = False,
+    lease: LeaseOptions = LeaseOptions(),
+    server: Server = Server(),
+    json: Json = False,
+) -> None:
+    """Say what the cluster lacks before anything starts: rights, GPUs, APIs, the clock, the Lease."""
+    from trimtab.clusters.kube.checks import PREEMPTS, RIGHTS, check
+    from trimtab.errors import UsageError
+
+    if mode not in RIGHTS:
+        raise UsageError("no such mode", field="--mode", value=mode, expected=", ".join(RIGHTS))
+    rights = RIGHTS[mode] + (PREEMPTS if preempt else ())
+    found: list[Finding] = []
+
+    async def look() -> None:
+        async with _connected(server) as api:
+            own = None if lease.no_lease or mode != "scheduler" else _lease(api, lease, name)
+            found.extend(await check(api, rights, own))
+
+    _run(look())
+    problems = sum(finding.is_problem for finding in found)
+    if json:
+        print_json(
+            {"problems": problems, "found": [{"problem": f.is_problem, "text": f.text} for f in found]}
+        )
+    else:
+        for finding in found:
+            print(("problem  " if finding.is_problem else "ok       ") + finding.text)
+    if problems:
+        raise typer.Exit(UsageError.exit_code)
+
+
+def _decider(policy: str) -> Decider:
+    from trimtab.policies import catalogue
+
+    return catalogue.find(policy)
+
+
+def _address(text: str) -> tuple[str, int]:
+    from trimtab.errors import UsageError
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError("is no address", field="--listen", value=text, expected="HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+@contextlib.asynccontextmanager
+async def _connected(server: Server) -> AsyncIterator[KubeApi]:
+    from trimtab.clusters.kube.api import KubeApi
+
+    api = await KubeApi.connect(server.kubeconfig, server.context, qps=server.qps, burst=server.burst)
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+def _lease(api: KubeApi, options: LeaseOptions, name: str) -> Lease:
+    from trimtab.clusters.kube.lease import Lease
+
+    return Lease(api, options.lease_namespace, f"{name}-scheduler", f"{socket.gethostname()}_{os.getpid()}")
+
+
+async def _refuse_lacking(api: KubeApi, rights: tuple[Right, ...], *, quiet: bool) -> None:
+    """Say what `kube check` says; what is a problem for good ends the command."""
+    from trimtab.clusters.kube.checks import check
+    from trimtab.errors import UsageError
+
+    found = await check(api, rights, None)
+    for finding in found:
+        note(finding.text, quiet=quiet and not finding.is_problem)
+    lacking = [finding.text for finding in found if finding.is_fatal]
+    if lacking:
+        raise UsageError("; ".join(lacking), expected="`trimtab kube check` without such problems")
+
+
+def _note_degraded(degraded: tuple[object, ...], *, quiet: bool) -> None:
+    for each in degraded:
+        note(f"note: {each}", quiet=quiet)
+
+
+@contextlib.contextmanager
+def _recorded(folder: Path | None, mirror: Mirror, policy: str) -> Any:
+    from trimtab.clusters.kube.recording import PodRecording
+
+    if folder is None:
+        yield
+        return
+    recording = PodRecording(mirror, folder, policy)
+    try:
+        yield
+    finally:
+        recording.close()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run until it ends, or until SIGTERM or Ctrl-C asks for the end, which is how a service ends."""
+
+    async def stoppable() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(stoppable())
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

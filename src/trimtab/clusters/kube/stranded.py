@@ -1,0 +1,86 @@
+"""GPU capacity that is free, yet of no use to the next pod: fragments as in `fragmentation-gradient`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from trimtab.clusters.kube.ledger import Ledger
+from trimtab.clusters.kube.objects import GPUS, SHARE, WHOLE_GPU, Pod
+from trimtab.compiled.kernel import interpreted
+from trimtab.policies.resource_aware.fragmentation_gradient import fragment_memory, fragments
+
+_GIB: Final = float(1 << 30)
+_COUNTED: Final = 2  # position of GPUs among the resources
+_KINDS: Final = 64  # the most frequent ones
+
+_fragments = interpreted(fragments)
+Kind = tuple[float, float, float, int]  # cores, GiB, thousandths of each GPU, GPUs
+
+
+class Stranded:
+    """Expected thousandths of GPUs per node that a pod, drawn by how often its like was seen, cannot use."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kinds: Counter[Kind] = Counter()
+
+    def note(self, pod: Pod) -> None:
+        """A pod of a kind came."""
+        self._kinds[_kind(pod)] += 1
+
+    def growth(self, pod: Pod, j: int) -> float:
+        """By how much a pod would make the fragments of node j grow."""
+        kinds = dict(self._kinds.most_common(_KINDS)) or {_kind(pod): 1}
+        before = self._of(j, kinds, self._left(j), self._devices(j))
+        cores, gib, ask, many = _kind(pod)
+        left, devices = self._left(j), self._devices(j)
+        left[:2] -= cores, gib
+        for d in _taken(devices, ask, many):
+            devices[d] -= ask
+        return self._of(j, kinds, left, devices) - before
+
+    def total(self) -> float:
+        """Of all nodes."""
+        kinds = dict(self._kinds.most_common(_KINDS))
+        many = range(len(self._ledger.nodes))
+        return sum(self._of(j, kinds, self._left(j), self._devices(j)) for j in many) if kinds else 0.0
+
+    def _left(self, j: int) -> np.ndarray:
+        ledger = self._ledger
+        return np.array([ledger.left("cpu")[j] / 1000.0, ledger.left("memory")[j] / _GIB])
+
+    def _devices(self, j: int) -> list[float]:
+        name = self._ledger.nodes[j].name
+        if left := self._ledger.devices_left(name):
+            return [float(each) for each in left]
+        free = sum(int(self._ledger.left(gpu)[j]) for gpu in GPUS)
+        many = sum(self._ledger.nodes[j].allocatable.get(gpu, 0) for gpu in GPUS)
+        return [float(WHOLE_GPU) if d < free else 0.0 for d in range(many)]
+
+    def _of(self, j: int, kinds: dict[Kind, int], left: np.ndarray, devices: list[float]) -> float:
+        demand = np.array([kind[:3] for kind in kinds])
+        memory = fragment_memory(
+            _COUNTED, [kind[3] for kind in kinds], [float(n) for n in kinds.values()], 3, len(devices)
+        )
+        first = len(kinds)
+        memory.floats[first : first + 2] = left
+        memory.floats[first + 2] = sum(devices)
+        memory.floats[first + 3 :] = devices
+        return float(_fragments(demand, np.zeros((first, 1)), 0, len(devices), memory)) if devices else 0.0
+
+
+def _kind(pod: Pod) -> Kind:
+    milli = pod.needs.get(SHARE, 0) + WHOLE_GPU * pod.gpus
+    cores, gib = pod.needs.get("cpu", 0) / 1000.0, pod.needs.get("memory", 0) / _GIB
+    return (cores, gib, float(milli), 1) if 0 < milli < WHOLE_GPU else (
+        cores, gib, float(WHOLE_GPU) if milli else 0.0, milli // WHOLE_GPU
+    )  # fmt: skip
+
+
+def _taken(devices: list[float], ask: float, many: int) -> list[int]:
+    """The fullest devices that have room."""
+    able = sorted((d for d, left in enumerate(devices) if left >= ask > 0.0), key=devices.__getitem__)
+    return able[:many]
