@@ -5,6 +5,8 @@
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
+# make test-clusters  the same programs inside real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), and
+#             whatever else is installed; what is not there is skipped with the reason
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
@@ -34,7 +36,7 @@ TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models golden kernels docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models golden kernels docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -68,6 +70,12 @@ test test-full: $(VENV)/.installed-test lint
 test-faults: $(VENV)/.installed-test
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --faults -m faults --timeout 3600
+
+# Tests of a folder run one after the other: each system is started once.
+test-clusters: $(VENV)/.installed-test
+	-tests/clusters_real/build_kubernetes.sh >/dev/null
+	$(BIN)/trimtab warmup --quiet
+	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

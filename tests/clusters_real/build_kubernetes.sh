@@ -21,7 +21,9 @@ cannot() { echo "Kubernetes cannot be built here: $1" >&2; exit 3; }
 command -v apt-get >/dev/null && command -v dpkg >/dev/null || cannot "no apt-get: the sources are Debian's"
 if ! dpkg -s $packages >/dev/null 2>&1; then
   [ "$(id -u)" = 0 ] || cannot "install $packages"
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null || cannot "apt-get has no $packages"
+  export DEBIAN_FRONTEND=noninteractive
+  install="apt-get install -y -qq --no-install-recommends $packages"
+  $install >/dev/null 2>&1 || { apt-get update -qq >&2 && $install >/dev/null; } || cannot "apt-get has no $packages"
 fi
 
 mkdir -p "$built"
@@ -56,9 +58,13 @@ inputs=$(grep -Rl --include=*.go '+k8s:openapi-gen=' pkg cmd vendor/k8s.io/ \
   | sed s,^,k8s.io/kubernetes/, | paste -sd,)
 "$work/openapi-gen" -i "$inputs" -p k8s.io/kubernetes/pkg/generated/openapi -O zz_generated.openapi \
   -h vendor/k8s.io/code-generator/hack/boilerplate.go.txt -r "$work/violations" --output-base "$GOPATH/src" >&2
-told=k8s.io/kubernetes/vendor/k8s.io/component-base/version
+flags="-s -w"
+for told in component-base/version client-go/pkg/version; do
+  told=k8s.io/kubernetes/vendor/k8s.io/$told
+  flags="$flags -X $told.gitVersion=v$release -X $told.gitMajor=1 -X $told.gitMinor=20"
+done
 mkdir "$work/bin"
-go build -ldflags "-s -w -X $told.gitVersion=v$release -X $told.gitMajor=1 -X $told.gitMinor=20" -o "$work/bin/" \
+go build -ldflags "$flags" -o "$work/bin/" \
   $(printf './cmd/%s ' $missing) >&2
 mv "$work"/bin/* "$built/"
 echo "$built"

@@ -91,17 +91,23 @@ def scheduler(
     quiet: Quiet = False,
 ) -> None:
     """Bind pods with `schedulerName: trimtab` to nodes that a policy chooses."""
-    from trimtab.clusters.kube.checks import PREEMPTS, RIGHTS
-
-    rights = RIGHTS["scheduler"] + (PREEMPTS if preempt else ())
+    from trimtab.clusters.kube.checks import rights_of
 
     async def serve() -> None:
         from trimtab.clusters.kube.scheduler import Scheduler
 
         async with _connected(server) as api:
             own = None if lease.no_lease else _lease(api, lease, name)
-            await _refuse_lacking(api, rights, quiet=quiet)
-            made = Scheduler(api, _decider(policy), name=name, lease=own, preempts=preempt, seed=seed)
+            await _refuse_lacking(api, rights_of("scheduler", own, preempts=preempt), quiet=quiet)
+            made = Scheduler(
+                api,
+                _decider(policy),
+                name=name,
+                lease=own,
+                preempts=preempt,
+                seed=seed,
+                begun=lambda: note(f"scheduling pods of {name} by {policy}", quiet=quiet),
+            )
             _note_degraded(made.degraded, quiet=quiet)
             try:
                 with _recorded(record, made.mirror, policy):
@@ -129,7 +135,7 @@ def extender(
     quiet: Quiet = False,
 ) -> None:
     """Filter and score nodes for kube-scheduler, which keeps its own filters and binds."""
-    from trimtab.clusters.kube.checks import RIGHTS
+    from trimtab.clusters.kube.checks import rights_of
 
     host, port = _address(listen)
 
@@ -139,7 +145,7 @@ def extender(
         from trimtab.clusters.kube.extender import Extender
 
         async with _connected(server) as api:
-            await _refuse_lacking(api, RIGHTS["extender"], quiet=quiet)
+            await _refuse_lacking(api, rights_of("extender"), quiet=quiet)
             made = Extender(api, _decider(policy), seed=seed)
             _note_degraded(made.degraded, quiet=quiet)
             runner = web.AppRunner(made.app(), access_log=None)
@@ -176,7 +182,7 @@ def record_cluster(
     quiet: Quiet = False,
 ) -> None:
     """Make a trace of a running cluster; decides nothing."""
-    from trimtab.clusters.kube.checks import RIGHTS
+    from trimtab.clusters.kube.checks import rights_of
 
     counts: dict[str, Any] = {}
 
@@ -185,7 +191,7 @@ def record_cluster(
         from trimtab.clusters.kube.mirror import Mirror
 
         async with _connected(server) as api:
-            await _refuse_lacking(api, RIGHTS["record"], quiet=quiet)
+            await _refuse_lacking(api, rights_of("record"), quiet=quiet)
             mirror = Mirror(api)
             run = DryRun(mirror, _decider(policy), folder, seed=seed) if dry_run else None
             try:
@@ -204,7 +210,8 @@ def record_cluster(
     elif dry_run:
         print(
             f"{counts['pods']} pods bound; {counts['same']} where {policy} would; "
-            f"{counts['none']} where it would not; regret {counts['regret_stranded_milli']:g} thousandths of GPUs stranded"
+            f"{counts['none']} where it would not; "
+            f"regret {counts['regret_stranded_milli']:g} thousandths of GPUs stranded"
         )
     note(f"recorded: trimtab compare --trace {folder}", quiet=quiet or json)
 
@@ -220,18 +227,17 @@ def check_cluster(
     json: Json = False,
 ) -> None:
     """Say what the cluster lacks before anything starts: rights, GPUs, APIs, the clock, the Lease."""
-    from trimtab.clusters.kube.checks import PREEMPTS, RIGHTS, check
+    from trimtab.clusters.kube.checks import MODES, check, rights_of
     from trimtab.errors import UsageError
 
-    if mode not in RIGHTS:
-        raise UsageError("no such mode", field="--mode", value=mode, expected=", ".join(RIGHTS))
-    rights = RIGHTS[mode] + (PREEMPTS if preempt else ())
+    if mode not in MODES:
+        raise UsageError("no such mode", field="--mode", value=mode, expected=", ".join(MODES))
     found: list[Finding] = []
 
     async def look() -> None:
         async with _connected(server) as api:
             own = None if lease.no_lease or mode != "scheduler" else _lease(api, lease, name)
-            found.extend(await check(api, rights, own))
+            found.extend(await check(api, rights_of(mode, own, preempts=preempt), own))  # type: ignore[arg-type]
 
     _run(look())
     problems = sum(finding.is_problem for finding in found)

@@ -213,6 +213,16 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(config))
         self.run(f"scheduler-{profile}", [str(self.programs / "kube-scheduler"), "--config", str(path)])
 
+    def empty(self) -> None:
+        """Delete all pods, nodes, events and Leases."""
+        for path in (
+            "/api/v1/namespaces/default/pods",
+            "/api/v1/namespaces/default/events",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+        ):
+            self.call("DELETE", path, {"gracePeriodSeconds": 0})
+        self.call("DELETE", "/api/v1/nodes")
+
     def stop(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End one of its programs."""
         process = self.processes.pop(name)
@@ -301,6 +311,24 @@ def pods_of(plane: ControlPlane, namespace: str = "default") -> list[dict[str, A
     """All pods of a namespace."""
     found: list[dict[str, Any]] = plane.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
     return found
+
+
+def reason_of(pod: Mapping[str, Any]) -> str:
+    """Why a pod waits, as its condition says."""
+    conditions = pod["status"].get("conditions", ())
+    return next(
+        (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+    )
+
+
+def gpus_by_node(plane: ControlPlane, resource: str = "nvidia.com/gpu") -> dict[str, int]:
+    """Node → GPUs that pods bound to it take."""
+    taken: dict[str, int] = {}
+    for each in pods_of(plane):
+        if node := each["spec"].get("nodeName"):
+            asked = each["spec"]["containers"][0]["resources"]["requests"].get(resource, "0")
+            taken[node] = taken.get(node, 0) + int(asked)
+    return taken
 
 
 def nodes_by_pod(plane: ControlPlane, namespace: str = "default") -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from trimtab.clusters.kube.api import Json, KubeApi
 from trimtab.clusters.kube.gangs import APIS
@@ -23,15 +23,24 @@ class Right:
     """A verb on a resource."""
 
     verb: str
-    resource: str  # of the core API, or group/resource
+    resource: str  # of the core API, or group/resource; resource:subresource
     why: str
+    namespace: str = ""  # "" = all
+    name: str = ""  # "" = all
 
     @property
     def attributes(self) -> Json:
         """As the API wants it."""
         group, _, name = self.resource.rpartition("/")
         resource, _, subresource = name.partition(":")
-        return {"verb": self.verb, "group": group, "resource": resource, "subresource": subresource}
+        return {
+            "verb": self.verb,
+            "group": group,
+            "resource": resource,
+            "subresource": subresource,
+            "namespace": self.namespace,
+            "name": self.name,
+        }
 
 
 _READS: Final = tuple(
@@ -39,27 +48,27 @@ _READS: Final = tuple(
     for resource, why in (("nodes", "what they offer"), ("pods", "what they hold"))
     for verb in ("list", "watch")
 )
-_BINDS: Final = (
+_SCHEDULES: Final = (
     Right("create", "pods:binding", "binds pods"),
     Right("get", "pods", "asks whether one is bound"),
+    Right("patch", "pods:status", "says why a pod waits"),
+    Right("create", "events", "says what was done"),
 )
-RIGHTS: Final[dict[Mode, tuple[Right, ...]]] = {
-    "record": _READS,
-    "extender": _READS,
-    "scheduler": (
-        *_READS,
-        *_BINDS,
-        Right("patch", "pods:status", "says why a pod waits"),
-        Right("create", "events", "says what was done"),
-        *(
-            Right(verb, "coordination.k8s.io/leases", "one copy is active")
-            for verb in ("get", "create", "update")
-        ),
-    ),
-}
-EXTENDER_BINDS: Final = _BINDS[:1]
-PREEMPTS: Final = (Right("create", "pods:eviction", "makes room for pods of higher priority"),)
+_PREEMPTS: Final = Right("create", "pods:eviction", "makes room for pods of higher priority")
+MODES: Final = get_args(Mode)
 _SKEW_S: Final = 5.0  # the server tells whole seconds
+
+
+def rights_of(mode: Mode, lease: Lease | None = None, *, preempts: bool = False) -> tuple[Right, ...]:
+    """The rights that a mode needs."""
+    if mode != "scheduler":
+        return _READS
+    found = (*_READS, *_SCHEDULES, *((_PREEMPTS,) if preempts else ()))
+    if lease is None:
+        return found
+    resource, why, where = "coordination.k8s.io/leases", "one copy is active", lease.namespace
+    named = (Right(verb, resource, why, where, lease.name) for verb in ("get", "update"))
+    return (*found, Right("create", resource, why, where), *named)
 
 
 @dataclass(frozen=True, slots=True)

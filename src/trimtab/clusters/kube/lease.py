@@ -23,6 +23,7 @@ class Lease:
 
     def __init__(self, api: KubeApi, namespace: str, name: str, holder: str) -> None:
         self._api, self.name, self._holder = api, name, holder
+        self.namespace = namespace
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._renewed_s = -DURATION_S
         self._seen: tuple[str, float] = (
@@ -49,7 +50,7 @@ class Lease:
             await asyncio.sleep(PERIOD_S)
 
     async def holder(self) -> str:
-        """Who holds it now, if this is another and has renewed it while this copy watched; "" = it is free."""
+        """Another that holds it now and has renewed it while this copy watched; "" = it is free."""
         for _ in range(2):
             try:
                 lease = await self._api.get(f"{self._folder}/{self.name}")

@@ -99,7 +99,7 @@ class Ledger:
             return np.zeros(len(self.nodes), np.bool_)
         at = [self._columns[name] for name in needs]
         asked = np.fromiter(needs.values(), np.int64)
-        return np.all(self.free[:, at] >= asked, axis=1)
+        return np.asarray(np.all(self.free[:, at] >= asked, axis=1))
 
     def device_room(self, pod: Pod) -> NDArray[np.bool_]:
         """Which nodes have the devices left that a pod asks for, [nodes]; nodes that give no shares do."""

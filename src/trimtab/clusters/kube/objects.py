@@ -100,7 +100,7 @@ class Near(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What a pod demands of the nodes themselves, whatever runs there. Pods of one template have one object."""
+    """What a pod demands of nodes, whatever runs there. Pods of one template have one object."""
 
     tolerations: tuple[Mapping[str, str], ...]
     selector: tuple[tuple[str, str], ...]
@@ -288,7 +288,7 @@ def pod_of(given: Json) -> Pod:
 
 
 def _needs(spec: Json) -> dict[str, int]:
-    """What a pod takes: of its containers together, or of the largest that runs before them; with overhead."""
+    """What a pod takes: its containers together, or the largest that runs before them; with overhead."""
 
     def of(container: Json) -> dict[str, int]:
         asked = (container.get("resources") or {}).get("requests") or {}
@@ -323,7 +323,7 @@ def _unsupported(spec: Json, needs: Mapping[str, int]) -> list[str]:
     found = []
     if spec.get("resourceClaims"):
         claims = ", ".join(claim["name"] for claim in spec["resourceClaims"])
-        found.append(f"device claims ({claims}) are for kube-scheduler: use it with `trimtab kube extender`")
+        found.append(f"device claims ({claims}) are for kube-scheduler: use `trimtab kube extender`")
     claimed = [
         volume["name"]
         for volume in spec.get("volumes") or ()
@@ -331,7 +331,7 @@ def _unsupported(spec: Json, needs: Mapping[str, int]) -> list[str]:
     ]
     if claimed:
         found.append(
-            f"volume claims ({', '.join(claimed)}) are for kube-scheduler: use it with `trimtab kube extender`"
+            f"volume claims ({', '.join(claimed)}) are for kube-scheduler: use `trimtab kube extender`"
         )
     share = needs.get(SHARE, 0)
     if share > WHOLE_GPU and share % WHOLE_GPU:

@@ -204,7 +204,7 @@ class PolicyChoice:
         gpus = _gpu_milli(ledger.use(SHARE), [ledger.use(name) for name in GPUS])
         memory = gpus / WHOLE_GPU * np.array([node.gpu_gib for node in ledger.nodes])
         columns = ledger.use("cpu") / 1000.0, ledger.use("memory") / _GIB, gpus, memory
-        return np.maximum(0.0, np.stack(columns, axis=1))
+        return np.asarray(np.maximum(0.0, np.stack(columns, axis=1)))
 
 
 def _gpu_milli(share: NDArray[np.int64], whole: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Preemption: which pods of lower priority have to leave a node so that another fits. Only where asked for."""
+"""Preemption: which pods of lower priority leave a node so that another fits. Only where asked for."""
 
 from __future__ import annotations
 

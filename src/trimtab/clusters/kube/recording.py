@@ -29,7 +29,7 @@ _UNKNOWN_S: Final = 1.0  # of a class of which no pod has ended
 
 
 class PodRecording(Listener):
-    """Writes one file. Pods that were there before count from when they were made; `close` writes the rest."""
+    """Writes one file. Pods that were there before count from their creation; `close` writes the rest."""
 
     def __init__(self, mirror: Mirror, folder: Path, policy: str) -> None:
         """Raises UsageError where the folder cannot be written."""

@@ -55,7 +55,7 @@ class _Chosen:
 
 
 class Scheduler(Listener):
-    """Binds pods of one scheduler name. `run` never ends; `tell` hears of each bound pod."""
+    """Binds pods of one scheduler name. `run` never ends."""
 
     def __init__(
         self,
@@ -67,7 +67,10 @@ class Scheduler(Listener):
         preempts: bool = False,
         seed: int = 0,
         tell: Callable[[Bound], None] = lambda bound: None,
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
+        """`tell` hears of each bound pod, `begun` when this copy is active and knows the cluster."""
+        self._begun = begun
         self._api, self._name, self._lease, self._tell = api, name, lease, tell
         self.mirror = Mirror(api)
         self.ledger = self.mirror.ledger
@@ -99,6 +102,7 @@ class Scheduler(Listener):
             tasks.create_task(self._groups.run())
             tasks.create_task(self._notices.run())
             await self.mirror.synced()
+            self._begun()
             while True:
                 wait_s = await self._pass()
                 try:
@@ -290,7 +294,7 @@ class Scheduler(Listener):
             logger.error("a binding failed", exc_info=error)
 
     async def _bind(self, chosen: _Chosen) -> None:
-        """Bind a pod. Where the server is gone the pod keeps its place until it is known what became of it."""
+        """Bind a pod. Where the server is gone the pod keeps its place until it answers again."""
         pod, pause = chosen.pod, Pause()
         while True:
             if chosen.node_name not in self.ledger.index:

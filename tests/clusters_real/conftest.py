@@ -1,0 +1,66 @@
+"""One control plane of Kubernetes for all tests of this folder, with rights as deploy/ gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.kubernetes.control_plane import ControlPlane, programs
+from support.kubernetes.trimtab_process import Trimtab
+
+RIGHTS = Path(__file__).parents[2] / "deploy" / "kube" / "rbac.yaml"
+USERS = ("trimtab", "reader", "nobody")
+ROLES = {"trimtab": ("trimtab-reader", "trimtab-scheduler", "trimtab-preempt"), "reader": ("trimtab-reader",)}
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    found = programs()
+    if isinstance(found, str):
+        pytest.skip(found)
+    users = dict.fromkeys(USERS, "users")
+    with ControlPlane(tmp_path_factory.mktemp("kubernetes"), found, users, "RBAC") as plane:
+        grant(plane)
+        yield plane
+
+
+def grant(plane: ControlPlane) -> None:
+    """Give the users of the tests the roles in deploy/."""
+    api = "/apis/rbac.authorization.k8s.io/v1"
+    for made in yaml.safe_load_all(RIGHTS.read_text()):
+        namespace = made["metadata"].get("namespace")
+        folder = f"{api}/namespaces/{namespace}" if namespace else api
+        if made["kind"] in ("ClusterRole", "Role"):
+            plane.call("POST", f"{folder}/{made['kind'].lower()}s", made)
+    for user, roles in ROLES.items():
+        for role in roles:
+            plane.call("POST", f"{api}/clusterrolebindings", binding(user, "ClusterRole", role))
+    plane.call(
+        "POST", f"{api}/namespaces/kube-system/rolebindings", binding("trimtab", "Role", "trimtab-lease")
+    )
+
+
+def binding(user: str, kind: str, role: str) -> dict[str, object]:
+    return {
+        "metadata": {"name": f"{user}-{role}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+
+
+@pytest.fixture
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane, empty again afterwards."""
+    yield control_plane
+    for name in [name for name in control_plane.processes if name not in ("etcd", "kube-apiserver")]:
+        control_plane.stop(name)
+    control_plane.empty()
+
+
+@pytest.fixture
+def trimtab(plane: ControlPlane) -> Trimtab:
+    """Starts commands of trimtab against it."""
+    return Trimtab(plane)
