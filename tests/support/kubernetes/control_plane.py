@@ -116,8 +116,8 @@ class ControlPlane:
         return self.held.enter_context(reserved_port())
 
     def run(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Start a program; it writes to a log of its name."""
-        with (self.folder / f"{name}.log").open("ab") as log:
+        """Start a program; it begins a log of its name."""
+        with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **(env or {})}
             )
@@ -183,6 +183,7 @@ class ControlPlane:
         extender: str = "",
         plugins: Mapping[str, Any] | None = None,
         managed: Sequence[str] = (),
+        binds: bool = False,
     ) -> None:
         """Start kube-scheduler under a name of a profile, with an extender at this URL where one is given."""
         health = f"127.0.0.1:{self.free_port()}"
@@ -207,6 +208,7 @@ class ControlPlane:
                     "nodeCacheCapable": True,
                     "httpTimeout": "5s",
                     "managedResources": [{"name": name} for name in managed],
+                    **({"bindVerb": "bind"} if binds else {}),
                 }
             ]
         path = self.folder / f"{profile}.yaml"

@@ -243,14 +243,16 @@ async def follow(
     Where the server is gone it is asked again after a pause, and the watch goes on where it was; where it no
     longer knows that version, all are listed anew. `is_current` hears whether the copy follows the server.
 
-    Raises ApiRefused where the server refuses the list itself, such as for want of a right.
+    Raises ApiRefused where the server refuses the first list, such as for want of a right. Later refusals
+    pass: a server that has just started knows no rights yet.
     """
-    pause, version = Pause(), ""
+    pause, version, has_listed = Pause(), "", False
     while True:
         try:
             if not version:
                 objects, version = await api.list(path, **query)
                 listed(objects)
+                has_listed = True
             is_current(True)
             async for kind, each in api.watch(path, version, **query):
                 version = each["metadata"]["resourceVersion"]
@@ -261,7 +263,7 @@ async def follow(
             if error.status == GONE:
                 version = ""
                 continue
-            if not version and error.status < 500 and error.status != 429:
+            if not has_listed and error.status < 500 and error.status != 429:
                 raise
             logger.warning("%s", error)
             is_current(False)

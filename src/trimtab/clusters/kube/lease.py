@@ -38,15 +38,18 @@ class Lease:
         return time.monotonic() - self._renewed_s < ACTIVE_S
 
     async def run(self) -> None:
-        """Take the Lease as soon as it is free, and renew it."""
+        """Take the Lease as soon as it is free, and renew it. Raises ApiRefused for want of a right."""
+        has_answered = False
         while True:
             try:
                 await self.renew()
+                has_answered = True
             except ClusterLost as error:
                 logger.warning("%s", error)
             except ApiRefused as error:
-                if error.status != CONFLICT and error.status < 500:
+                if not has_answered and error.status != CONFLICT and error.status < 500:
                     raise
+                logger.warning("%s", error)
             await asyncio.sleep(PERIOD_S)
 
     async def holder(self) -> str:
