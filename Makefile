@@ -15,6 +15,7 @@
 # make bench-shared-cluster  what training gains beside requests, into bench/shared-cluster.json and docs/benchmarks/shared-cluster.md (12 minutes)
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
 # make golden  published figures of training allocators, computed anew, into bench/golden.json and docs/benchmarks/golden.md
+# make bench-kubernetes  schedulers of real Kubernetes side by side, into bench/kubernetes.json and docs/benchmarks/kubernetes.md (15 minutes)
 # make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-llm-truth  simulated language models beside measured ones, into bench/llm-truth.json and docs/benchmarks/llm-truth.md (a minute)
@@ -36,7 +37,7 @@ TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models golden kernels docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -111,6 +112,9 @@ bench-fragmentation: $(VENV)/.installed-bench
 
 bench-performance-models: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.performance_models
+
+bench-kubernetes: $(VENV)/.installed-test
+	$(BIN)/python -m bench.kube
 
 golden: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.golden

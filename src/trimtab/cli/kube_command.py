@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Json, Quiet, policy_option
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.clusters.kube.api import KubeApi
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from trimtab.clusters.kube.mirror import Mirror
     from trimtab.domain.policy import Decider
 
+KEPT = 100_000  # bindings whose time is told at the end
 DEFAULT_POLICY = "fragmentation-gradient"
 SERVER_PANEL = "API server"
 app = typer.Typer(
@@ -93,6 +96,8 @@ def scheduler(
     """Bind pods with `schedulerName: trimtab` to nodes that a policy chooses."""
     from trimtab.clusters.kube.checks import rights_of
 
+    took_s: deque[float] = deque(maxlen=KEPT)
+
     async def serve() -> None:
         from trimtab.clusters.kube.scheduler import Scheduler
 
@@ -106,6 +111,7 @@ def scheduler(
                 lease=own,
                 preempts=preempt,
                 seed=seed,
+                tell=lambda bound: took_s.append(bound.bind_s),
                 begun=lambda: note(f"scheduling pods of {name} by {policy}", quiet=quiet),
             )
             _note_degraded(made.degraded, quiet=quiet)
@@ -117,6 +123,10 @@ def scheduler(
                     await own.release()
 
     _run(serve())
+    if took_s:
+        middle_ms, last_ms = (1000.0 * sorted(took_s)[int(len(took_s) * part)] for part in (0.5, 0.95))
+        text = f"bound {counted(len(took_s), 'pod')}; a binding took {middle_ms:.1f} ms, p95 {last_ms:.1f} ms"
+        note(text, quiet=quiet)
 
 
 @app.command("extender", epilog=examples(

@@ -182,6 +182,7 @@ class ControlPlane:
         qps: float = 50.0,
         extender: str = "",
         plugins: Mapping[str, Any] | None = None,
+        plugin_config: Sequence[Mapping[str, Any]] = (),
         managed: Sequence[str] = (),
         binds: bool = False,
     ) -> None:
@@ -196,7 +197,11 @@ class ControlPlane:
             "metricsBindAddress": health,
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
-            "profiles": [{"schedulerName": profile} | ({"plugins": dict(plugins)} if plugins else {})],
+            "profiles": [
+                {"schedulerName": profile}
+                | ({"plugins": dict(plugins)} if plugins else {})
+                | ({"pluginConfig": list(plugin_config)} if plugin_config else {})
+            ],
         }
         if extender:
             config["extenders"] = [

@@ -21,6 +21,7 @@ from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.view import UNLIMITED
+from trimtab.engine.calls import compile_all
 from trimtab.engine.driver import PlanningLog
 from trimtab.engine.live_driver import LiveDriver, RequestSpec
 from trimtab.engine.state import OPEN
@@ -37,6 +38,7 @@ KUBERNETES: Final = Host(
         Need.PRIORITIES: "",
         Need.HOLDING: "",
         Need.REPORTED_LOAD: "",
+        Need.FULL_SPEED: "",
     },
 )
 _PROVIDED: Final = frozenset(KUBERNETES.provides)
@@ -52,6 +54,8 @@ class PolicyChoice:
     def __init__(self, decider: Decider, ledger: Ledger, *, seed: int = 0, mode: str = "compiled") -> None:
         """Raises UsageError for a policy with a need that no cluster of Kubernetes meets."""
         self.degraded: tuple[Degraded, ...] = decider.degraded(KUBERNETES, _PROVIDED)
+        if mode == "compiled":
+            compile_all(decider)  # now: later it would hold up whoever renews a Lease
         self._decider, self._ledger, self._seed, self._mode = decider, ledger, seed, mode
         self._begun_s = time.monotonic()
         self._classes: dict[tuple[float, ...], int] = {}
