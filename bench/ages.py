@@ -24,7 +24,6 @@ SOURCES = {
     "fragmentation": LOOP,
     "gateway": SERVING,
     "golden": TRAINING,
-    "kubernetes": (*LOOP, "clusters"),
     "live": SERVING,
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),

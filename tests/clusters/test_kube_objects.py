@@ -25,8 +25,16 @@ SHARES = {"gpus": 0, "more": {SHARE: "2000"}}
 
 @pytest.mark.parametrize(
     ("text", "per", "expected"),
-    [("8", 1, 8), ("500m", 1000, 500), ("1.5", 1000, 1500), ("4Gi", 1, 4 << 30), ("1e3", 1, 1000)]
-    + [("100n", 1000, 1), ("2k", 1, 2000), (".5Ki", 1, 512)],
+    [
+        ("8", 1, 8),
+        ("500m", 1000, 500),
+        ("1.5", 1000, 1500),
+        ("4Gi", 1, 4 << 30),
+        ("1e3", 1, 1000),
+        ("100n", 1000, 1),
+        ("2k", 1, 2000),
+        (".5Ki", 1, 512),
+    ],
 )
 def test_quantities_are_whole_numbers_rounded_up(text: str, per: int, expected: int) -> None:
     assert whole(text, "cpu", per=per) == expected
