@@ -24,6 +24,7 @@ SOURCES = {
     "fragmentation": LOOP,
     "gateway": SERVING,
     "golden": TRAINING,
+    "kubernetes": (*LOOP, "clusters"),
     "live": SERVING,
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),

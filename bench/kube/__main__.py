@@ -5,7 +5,6 @@ Saves bench/kubernetes.json; `--docs` only writes the page, `--seeds N` measures
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,7 @@ def measured(seeds: int) -> dict[str, Any]:
     found = programs()
     if isinstance(found, str):
         raise SystemExit(found)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "commit": commit}
+    figures: dict[str, Any] = {"machine": machine(), "versions": versions()}
     figures["speed"] = {name: [] for name in SPEEDS}
     for number in range(ROUNDS):
         for name, setting in SPEEDS.items():

@@ -39,7 +39,7 @@ def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
     on = results["machine"]
     measured = (
-        f"Measured at commit {results['commit'][:12]} on {on['cpu']}, {on['cores']} cores, {on['memory_gb']} GB, "
+        f"Measured on {on['cpu']}, {on['cores']} cores, {on['memory_gb']} GB, "
         f"load average {on['load_average']} at the start.\n"
     )
     speed, openb = results["speed"], results["openb"]
