@@ -314,7 +314,7 @@ def _note_degraded(degraded: tuple[object, ...], *, quiet: bool) -> None:
 
 @contextlib.contextmanager
 def _recorded(folder: Path | None, mirror: Mirror, policy: str) -> Any:
-    from trimtab.clusters.kube.recording import PodRecording
+    from trimtab.clusters.kube.pod_recording import PodRecording
 
     if folder is None:
         yield

@@ -29,7 +29,7 @@ from trimtab.errors import ApiRefused, ClusterLost
 _AGAIN_S: Final = 30.0  # then pods that wait are looked at even if nothing has changed
 _HELD_S: Final = 0.25  # and pods that the policy holds after this
 _PER_TURN: Final = 4  # decisions between two turns of other tasks
-_BINDINGS: Final = 8  # under way at once
+_BINDINGS: Final = 4  # under way at once
 
 logger = logging.getLogger(__name__)
 
