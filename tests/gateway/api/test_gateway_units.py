@@ -4,11 +4,10 @@ import random
 
 import pytest
 
+from trimtab.domain.output_estimate import FIRST_OUTPUT_TOKENS, OutputEstimate
 from trimtab.gateway.api.units import (
-    DEFAULT_OUTPUT_TOKENS,
     DEFAULT_STEPS,
     MIN_UNITS,
-    OutputEstimate,
     estimate,
     used,
 )
@@ -21,7 +20,7 @@ def test_language_models() -> None:
     assert estimate(facts, Kind.CHAT, output) == (100 + 50, 1_100)
     assert used(facts, Kind.CHAT, Usage(900, 30, 0)) == 30 + 45
     unlimited = Facts("m", prompt_tokens=0.0)
-    assert estimate(unlimited, Kind.MESSAGES, output)[0] == DEFAULT_OUTPUT_TOKENS
+    assert estimate(unlimited, Kind.MESSAGES, output)[0] == FIRST_OUTPUT_TOKENS
     assert estimate(facts, Kind.EMBEDDING, output) == (50, 1_000)
     assert used(facts, Kind.RERANK, Usage(400)) == 20
 
@@ -40,30 +39,3 @@ def test_media() -> None:
 def test_work_is_never_nothing(kind: Kind) -> None:
     assert estimate(Facts("m"), kind, OutputEstimate())[0] >= MIN_UNITS
     assert used(Facts("m"), kind, Usage()) >= MIN_UNITS
-
-
-def test_outputs_are_learned_by_their_limit() -> None:
-    draw = random.Random(1)
-    output = OutputEstimate()
-    for _ in range(2_000):
-        output.observe(16, 16)
-        output.observe(4_096, draw.uniform(400, 600))
-    assert output.predict(16) == pytest.approx(16, abs=0.5)
-    assert output.predict(4_096) == pytest.approx(500, rel=0.1)
-    assert output.predict(3) == 3  # never seen: its limit
-    assert output.predict(20) <= 20
-
-
-def test_a_changed_model_is_followed() -> None:
-    output = OutputEstimate()
-    for tokens in (100, 900):
-        for _ in range(1_500):
-            output.observe(0, tokens)
-    assert output.predict(0) == pytest.approx(900, rel=0.02)
-
-
-def test_odd_limits_do_no_harm() -> None:
-    output = OutputEstimate()
-    for limit in (0, 0.3, 1, 1e7):
-        output.observe(limit, 5)
-        assert output.predict(limit) >= 0

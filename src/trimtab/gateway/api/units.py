@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trimtab.domain.output_estimate import OutputEstimate
 from trimtab.gateway.model import Facts, Kind, Usage
 
 BYTES_PER_TOKEN: Final = 4.0
@@ -33,8 +34,6 @@ VIDEO_FRAMES_PER_S: Final = 16.0
 """Frames per second of generated video: open models make 16 to 24."""
 DEFAULT_VIDEO_S: Final = 4.0
 """Duration of a video if the client states none: the default of OpenAI's video API."""
-DEFAULT_OUTPUT_TOKENS: Final = 200.0
-"""Predicted output before the first observation: conversations in public traces have a mean of 150 to 250."""
 MAX_STATED: Final = 1e7
 """Larger numbers in a request are cut to this, so that a client cannot make a node look busy for a year."""
 MIN_UNITS: Final = 1e-3
@@ -48,70 +47,12 @@ HASHED_CHARS: Final = 65_536
 """Characters of a prompt's beginning that the prefix index covers."""
 
 _GENERATING: Final = frozenset((Kind.CHAT, Kind.COMPLETION, Kind.RESPONSE, Kind.MESSAGES))
-_BUCKET_WEIGHT: Final = 8.0  # number of observations that weigh as much as the prior
-_WINDOW: Final = 200.0  # window of the running means, in observations
-_N_BUCKETS: Final = 26  # by the power of two of max_tokens; 0 = not stated
-
-
-class OutputEstimate:
-    """Predicts the output tokens of one class of requests (or of one model) from its past outputs.
-
-    There is one running mean per power of two of `max_tokens`. Each one is shrunk to the overall mean (cut at
-    the maximum) until it has enough own observations. Reason: clients that request 16 tokens use all of them,
-    those that request 4,096 mostly do not.
-    """
-
-    __slots__ = ("_asked_tokens", "_counts", "_means", "_said_tokens", "_seen_bucket", "_seen_tokens")
-
-    def __init__(self, mean_tokens: float = DEFAULT_OUTPUT_TOKENS) -> None:
-        self._means = [mean_tokens] + [0.0] * _N_BUCKETS  # the first is the overall mean
-        self._counts = [0.0] * (_N_BUCKETS + 1)
-        self._asked_tokens = self._said_tokens = -1.0  # the last prediction, valid until the next observation
-        self._seen_tokens, self._seen_bucket = 0.0, _bucket(0.0)  # of the last observation
-
-    def predict(self, max_tokens: float) -> float:
-        """Expected output tokens of one answer. `max_tokens` = 0: the client sets no limit."""
-        if max_tokens == self._asked_tokens:
-            return self._said_tokens
-        self._asked_tokens, self._said_tokens = max_tokens, self._predicted(max_tokens)
-        return self._said_tokens
-
-    def _predicted(self, max_tokens: float) -> float:
-        bucket = _bucket(max_tokens)
-        prior = self._means[0]
-        if 0.0 < max_tokens < prior:
-            prior = max_tokens
-        count = self._counts[bucket]
-        mean = (count * self._means[bucket] + _BUCKET_WEIGHT * prior) / (count + _BUCKET_WEIGHT)
-        return mean if max_tokens <= 0.0 or mean < max_tokens else max_tokens
-
-    def observe(self, max_tokens: float, output_tokens: float) -> None:
-        """Observe the output tokens of one answer under this limit."""
-        self._asked_tokens = -1.0
-        if max_tokens != self._seen_tokens:
-            self._seen_tokens, self._seen_bucket = max_tokens, _bucket(max_tokens)
-        counts, means, bucket = self._counts, self._means, self._seen_bucket
-        count, mean = counts[0], means[0]
-        if count < _WINDOW:
-            count = counts[0] = count + 1.0
-        means[0] = mean + (output_tokens - mean) / count
-        count, mean = counts[bucket], means[bucket]
-        if count < _WINDOW:
-            count = counts[bucket] = count + 1.0
-        means[bucket] = mean + (output_tokens - mean) / count
-
-
-def _bucket(max_tokens: float) -> int:
-    if max_tokens < 1.0:
-        return 1
-    bucket = 1 + int(max_tokens).bit_length()
-    return bucket if bucket < _N_BUCKETS else _N_BUCKETS
 
 
 def estimate(facts: Facts, kind: Kind, output: OutputEstimate) -> tuple[float, float]:
     """Predicted work units of a request, and the tokens that it holds on its node (prompt and output)."""
     if kind in _GENERATING:
-        out = output.predict(facts.max_tokens) * facts.answers
+        out = output.predict(facts.prompt_tokens, facts.max_tokens) * facts.answers
         return token_units(facts.prompt_tokens, out), facts.prompt_tokens + out
     if kind in MEDIA:
         return _media_units(facts, kind), facts.prompt_tokens

@@ -29,7 +29,8 @@ from typing import Final, NamedTuple, TypedDict
 import numpy as np
 
 from trimtab.domain.cluster import RESOURCES, Floats
-from trimtab.gateway.api.units import OutputEstimate, predictable, used
+from trimtab.domain.output_estimate import OutputEstimate
+from trimtab.gateway.api.units import predictable, used
 from trimtab.gateway.model import Exchange, Kind
 
 ClassKey = tuple[str, Kind]  # model and kind
@@ -134,7 +135,8 @@ class ServiceEstimates:
             exchange.actual_units = used(facts, of.kind, usage)
             units = predictable(facts, of.kind, usage)
             if usage.completion_tokens:
-                of.output.observe(facts.max_tokens, usage.completion_tokens / facts.answers)
+                answer_tokens = usage.completion_tokens / facts.answers
+                of.output.observe(facts.prompt_tokens, facts.max_tokens, answer_tokens)
         if not is_timed or seconds <= 0.0:
             return None
         return self.observe(of.key, node.type_name or node.name, units, seconds)

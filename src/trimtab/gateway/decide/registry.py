@@ -201,7 +201,8 @@ class Registry:
         chat = self._by_key.get((facts.model, Kind.CHAT))
         if chat is None:
             return stated_tokens(facts)
-        return facts.prompt_tokens + chat.output.predict(facts.max_tokens) * facts.answers
+        output = chat.output.predict(facts.prompt_tokens, facts.max_tokens)
+        return facts.prompt_tokens + output * facts.answers
 
     # --- what policies see
 

@@ -5,6 +5,7 @@ Among them the inputs of caches: prompt prefixes for nodes' prefix caches, conte
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.output_estimate import OutputEstimate
 from trimtab.domain.requests import TRUTH, Prefixes, Requests
 from trimtab.domain.view import new_work
 from trimtab.errors import ScenarioError
@@ -114,30 +116,15 @@ def output_error(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> Floa
     return np.where(output > 0, expected / np.maximum(output, 1), drawn)
 
 
-FIRST_OUTPUT = 200.0  # tokens expected before anything is known
-
-
 def _online_means(class_idx: IntArray, prompt: IntArray, output: IntArray) -> FloatArray:
-    """Mean output of the earlier requests of a class with prompts of the same quarter octave, [requests].
-
-    Of all earlier ones of the class where there is none; whether they have ended is not looked at.
-    """
-    part, exponent = np.frexp(prompt.astype(np.float64))
-    octave = 4 * exponent.astype(np.int64) + np.floor(8.0 * (part - 0.5)).astype(np.int64)
-    of_class = _means_before(class_idx, output, np.full(len(output), FIRST_OUTPUT))
-    return _means_before(class_idx * 4096 + octave, output, of_class)
-
-
-def _means_before(group: IntArray, values: IntArray, otherwise: FloatArray) -> FloatArray:
-    """Mean of the values of earlier rows of a group, [rows]; `otherwise` [rows] where there are none."""
-    order = np.argsort(group, kind="stable")
-    _, start, length = np.unique(group[order], return_index=True, return_counts=True)
-    before = np.arange(len(order)) - np.repeat(start, length)
-    total = np.cumsum(values[order]) - values[order]
-    total -= np.repeat(total[start], length)
-    means = np.empty(len(order))
-    means[order] = np.where(before > 0, total / np.maximum(before, 1), otherwise[order])
-    return means
+    """Expected output by the earlier requests of a class, whether or not they have ended, [requests]."""
+    of_class, expected = defaultdict[int, OutputEstimate](OutputEstimate), np.empty(len(output))
+    rows = zip(class_idx.tolist(), prompt.tolist(), output.tolist(), strict=True)
+    for k, (c, prompt_tokens, output_tokens) in enumerate(rows):
+        estimate = of_class[c]
+        expected[k] = estimate.predict(prompt_tokens)
+        estimate.observe(prompt_tokens, 0.0, output_tokens)
+    return expected
 
 
 def _factor(cv: float, seed: int, stream: Stream, n: int) -> FloatArray | float:
