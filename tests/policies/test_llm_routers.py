@@ -140,8 +140,8 @@ def test_times_of_tokens_come_from_profiles_and_else_from_estimates() -> None:
     kinds = [model_type(context_s=1e-6, batch_max=8, token_budget=64), {}]
     c = replace(engine_cluster(kinds, [0, 1]), prompt_token_units=np.array([0.2]))
     profile, none = token_times(c)[:-1].reshape(-1, N_TIMES)
-    assert profile == pytest.approx([(0.01 + 64 * 0.001) / 64, 0.001, 1e-6, 0.011, 64])
-    assert none.tolist() == [0.0, 0.0, 0.0, 0.0, np.inf]
+    assert profile == pytest.approx([(0.01 + 64 * 0.001) / 64, 1e-6, 0.011, 64])
+    assert none.tolist() == [0.0, 0.0, 0.0, np.inf]
     assert token_times(replace(c, engines=None)).tolist() == [*none, *none, 0.2]
 
 

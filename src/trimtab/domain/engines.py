@@ -105,6 +105,11 @@ class Engines:
         )
         return seconds
 
+    def row_s(self, g: int) -> float:
+        """Mean seconds by which one more row without context lengthens an iteration of type g."""
+        alone_s, full_s = (float(self.decode_s(g, n, 0.0)) for n in (1, int(self.types["batch_max"][g])))
+        return (full_s - alone_s) / max(int(self.types["batch_max"][g]) - 1, 1)
+
     def prompt_s(self, g: int, tokens: NDArray[Any]) -> Floats:
         """Seconds of the iterations that read a prompt of so many tokens, alone on type g, [prompts]."""
         kind = self.types[g]

@@ -85,6 +85,7 @@ class Need(StrEnum):
         "load of engines",
         "what nodes that serve language models report: KV memory in use, unread prompts, batch, iteration",
         "step_s",
+        "row_s",
         "kv_used",
         "kv_per_s",
         "kv_tokens",

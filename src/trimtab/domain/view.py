@@ -99,6 +99,7 @@ ENGINE_LOAD = np.dtype(
     [
         ("load_factor", "f8"),  # service seconds of one more request over its estimate; 1 = as estimated
         ("step_s", "f8"),  # of an iteration of its present batch, without prompts
+        ("row_s", "f8"),  # by which one more request in the batch lengthens it
         ("kv_used", "f8"),  # tokens of its KV memory at anchor_s of NODE, cached prefixes not counted
         ("kv_per_s", "f8"),  # by which they grow
         ("kv_tokens", "f8"),  # capacity of its KV memory; 0 = no language model

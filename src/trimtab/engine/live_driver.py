@@ -189,6 +189,7 @@ class LiveDriver:
         self._fixed_s: Any = memoryview(state.fixed_s)
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
+        self._given_tokens = Columns(state.truth).given_tokens
 
     # State for planners, displays and `LiveRuns`.
 
@@ -314,12 +315,20 @@ class LiveDriver:
         self._avoiding.add(row)
         self._driver.push(now_s, LOSS, row, 0)
 
+    def note_cached(self, row: int, tokens: float) -> None:
+        """The node of a running request need not read so many tokens of its prompt, but its last one."""
+        cached = min(int(tokens), self._work.input_tokens[row] - 1)
+        if cached > 0:
+            self._given_tokens[row] = cached
+            self._driver.state.engine_load["waiting_tokens"][self._rows.node_idx[row]] -= cached
+
     def note_read(self, row: int) -> None:
         """The node of a running request has read its prompt: tokens have come."""
         work, tokens = self._work, self._work.input_tokens[row]
         if tokens:
-            self._driver.state.engine_load["waiting_tokens"][self._rows.node_idx[row]] -= tokens
-            work.input_tokens[row] = 0
+            unread = tokens - self._given_tokens[row]
+            self._driver.state.engine_load["waiting_tokens"][self._rows.node_idx[row]] -= unread
+            work.input_tokens[row] = self._given_tokens[row] = 0
 
     def set_deadline(self, row: int, deadline_s: float) -> None:
         """Another deadline for a running request, for when it waits again."""

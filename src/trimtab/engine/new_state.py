@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.compiled.arrays import allocate, zeros
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.engines import ENGINE_TABLES, ENGINE_TYPE, LANGUAGE_MODEL, SLOTS
+from trimtab.domain.engines import ENGINE_TABLES, ENGINE_TYPE, LANGUAGE_MODEL, SLOTS, Engines
 from trimtab.domain.needs import Need
 from trimtab.domain.options import FAULT, Options
 from trimtab.domain.policy import Decider, Policy, members, name_of
@@ -241,7 +241,7 @@ def new_state(
     given |= _engine_arrays(cluster, options, given)
     if host.completions_from_outside:  # nodes may report what their engines hold
         given["engine_load"] = zeros(ENGINE_LOAD, [cluster.n_nodes])
-        given["engine_load"]["load_factor"] = 1.0
+        given["engine_load"]["load_factor"], given["engine_load"]["batch_max"] = 1.0, cluster.slots
     given |= _seen_arrays(options, given)
     given["contexts"] = contexts = np.zeros(len(policies), CONTEXT)
     contexts["n_nodes"], contexts["dispatcher_idx"] = cluster.n_nodes, np.arange(len(policies)) % dispatchers
@@ -364,6 +364,7 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
     idle_s = [engines.decode_s(g, 0, 0.0) for g in kind]
     load["step_s"] = np.where(of_node["service"] == LANGUAGE_MODEL, idle_s, 0.0)
     load["kv_tokens"], load["batch_max"] = of_node["kv_tokens"], of_node["batch_max"]
+    load["row_s"] = _row_s(engines)[kind]
     return {
         "engine_types": engines.types,
         **{name: _numbers(getattr(engines, name)).reshape(len(engines.types), -1) for name in ENGINE_TABLES},
@@ -373,6 +374,11 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
         "engine_load": load,
         **_pool_arrays(of_node["kv_tokens"], given),
     }
+
+
+def _row_s(engines: Engines) -> np.ndarray:
+    """Seconds by which a row lengthens an iteration, [types]; 0 = no language model."""
+    return np.array([engines.row_s(g) if t == LANGUAGE_MODEL else 0.0 for g, t in enumerate(engines.types["service"])])
 
 
 def _pool_arrays(kv_tokens: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:
@@ -472,6 +478,7 @@ def _lengths(
         "shares": len(given["pooled"]),
         "event_room": (n_slots + len(given["batch_rows"])) * 2 + 4 * len(given["faults"]) + 1024,
         "started_rows": rows * host.completions_from_outside,
+        "reporting_nodes": n * host.completions_from_outside,
         "reused_rows": reused,
         "avoided": AVOIDED,
         "lanes": options.dispatchers * _n_lanes(options, cluster),

@@ -5,6 +5,8 @@ Only the arrays that policies see change: use and demand of resources, KV memory
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
 from trimtab.engine.driver import Driver
@@ -13,11 +15,27 @@ from trimtab.engine.new_state import in_steps
 from trimtab.engine.state import State
 
 
+class EngineReport(NamedTuple):
+    """What a node that serves a language model has told, at `read_s`; 0 = it does not say."""
+
+    read_s: float = 0.0
+    kv_used: float = 0.0  # tokens
+    kv_tokens: float = 0.0  # capacity
+    decoding: int = 0
+    step_s: float = 0.0  # of an iteration with these
+    row_s: float = 0.0  # by which one more lengthens it
+    usual_step_s: float = 0.0  # in which the estimates of service were made
+
+
+NO_REPORT: Final = EngineReport()
+
+
 class NodeReports:
     """Writes reports into the state of one driver. The next `advance` offers held requests again."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._engines: dict[int, EngineReport] = {}
 
     @property
     def _state(self) -> State:
@@ -52,12 +70,21 @@ class NodeReports:
             state.used[nodes] = used[nodes]
             self._note_changes(nodes, now_s)
 
-    def set_kv(self, node_idx: int, used: float, capacity: float, now_s: float) -> None:
-        """Set the tokens in the KV memory of a node, and what it holds."""
-        loads = self._state.engine_load
-        if loads["kv_used"][node_idx] != used or loads["kv_tokens"][node_idx] != capacity:
-            loads["kv_used"][node_idx], loads["kv_tokens"][node_idx] = used, capacity
-            self._note_changes(np.array([node_idx]), now_s)
+    def set_engine(self, node_idx: int, told: EngineReport, now_s: float) -> None:
+        """Set what a node reports of its engine. Each request that decodes adds a token in each iteration."""
+        if self._engines.get(node_idx, NO_REPORT) == told:
+            return
+        self._engines[node_idx], state = told, self._state
+        load = state.engine_load[node_idx]
+        per_s = told.decoding / told.step_s if told.step_s > 0.0 else 0.0
+        aged_s = told.read_s - state.nodes["anchor_s"][node_idx]  # the line of its use passes the report
+        load["kv_used"], load["kv_per_s"] = told.kv_used - per_s * aged_s, per_s
+        load["kv_tokens"], load["decoding"] = told.kv_tokens, told.decoding
+        load["step_s"], load["row_s"] = told.step_s, told.row_s
+        state.usual_step_s[node_idx] = told.usual_step_s
+        if told.usual_step_s == 0.0:
+            load["load_factor"] = 1.0
+        self._note_changes(np.array([node_idx]), now_s)
 
     def add_requests(self, node_idx: int, requests: int, estimate_s: float, now_s: float) -> None:
         """Requests that others sent to a node, or fewer of them (negative). They take no room of ours."""

@@ -99,6 +99,16 @@ def accepts(s: State, r: int, j: int) -> bool:
     return s.fixed_s[s.work.class_idx[r], s.nodes.type_idx[j]] < np.inf
 
 
+@helper
+def _show_reported(s: State, j: int, now_s: float) -> None:
+    """Bring what real node j reported of its engine up to now, with the requests that are there now."""
+    loads, nodes = s.engine_load, s.nodes
+    loads.kv_used[j] += loads.kv_per_s[j] * (now_s - nodes.anchor_s[j])
+    if s.usual_step_s[j] > 0.0:
+        more = min(nodes.in_flight[j] + 1, loads.batch_max[j]) - max(1, loads.decoding[j])
+        loads.load_factor[j] = max(loads.row_s[j], loads.step_s[j] + loads.row_s[j] * more) / s.usual_step_s[j]
+
+
 @helper(inline=True)
 def anchor(s: State, j: int, now_s: float) -> None:
     """Update node j's backlog estimate and mark the node as changed for all dispatchers."""
@@ -112,6 +122,8 @@ def anchor(s: State, j: int, now_s: float) -> None:
         queued_s -= slots.estimate_s[i]
         left_s += max(0.0, slots.estimate_end_s[i] - now_s)
     nodes.backlog_s[j] = left_s + (queued_s if nodes.in_flight[j] > nodes.running[j] else 0.0)
+    if len(s.usual_step_s) > 0:
+        _show_reported(s, j, now_s)
     nodes.anchor_s[j] = now_s
     note_change(s, j)
 
@@ -231,7 +243,8 @@ def withdraw(s: State, r: int, j: int) -> None:
     if is_engine(s, j):
         note_withdrawn(s, r, j)
     elif len(s.engine_load.waiting_tokens) > 0:
-        s.engine_load.waiting_tokens[j] -= s.work.input_tokens[r]
+        s.engine_load.waiting_tokens[j] -= s.work.input_tokens[r] - s.truth.given_tokens[r]
+        s.truth.given_tokens[r] = 0
     note_own(s, r, j, -1, -estimate_s)
 
 

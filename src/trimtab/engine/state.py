@@ -418,6 +418,7 @@ class State(NamedTuple):
         Any, array("i8", "engine_types", "itl_bins")
     ]  # tokens by their distance from the last
     engine_load: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # the truth
+    usual_step_s: Annotated[Any, array("f8", "reporting_nodes")]  # of real nodes; 0 = they tell none
     seen_engine_load: Annotated[Any, array(ENGINE_LOAD, "views", "engine_nodes")]  # fresh: `engine_load`
     report_engine_load: Annotated[Any, array(ENGINE_LOAD, "reports", "engine_nodes")]
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]

@@ -138,6 +138,7 @@ def _sample(s: State, k: int) -> None:
 def _copy_engine_load(source: Any, target: Any, j: int) -> None:
     target.load_factor[j] = source.load_factor[j]
     target.step_s[j] = source.step_s[j]
+    target.row_s[j] = source.row_s[j]
     target.kv_used[j] = source.kv_used[j]
     target.kv_per_s[j] = source.kv_per_s[j]
     target.kv_tokens[j] = source.kv_tokens[j]

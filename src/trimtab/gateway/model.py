@@ -188,6 +188,8 @@ class Node:
     last_byte_s: float = 0.0  # time of the last byte from it
     reported: dict[str, float] = field(default_factory=dict)  # values from polling: "running", "waiting", …
     reported_s: dict[str, float] = field(default_factory=dict)  # source of values → when its page was read
+    gap_s: float = 0.0  # between chunks of its streams that came one by one, in all
+    gaps: int = 0  # how many
     loader: Any = None  # nodes.item_loader.ItemLoader, where its models or adapters are loaded by calls
     # By model: until when its streams go without `stream_options`, which it has refused; 0 = it takes it.
     unasked_until_s: dict[str, float] = field(default_factory=dict)

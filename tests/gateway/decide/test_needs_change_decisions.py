@@ -28,6 +28,7 @@ ELSEWHERE: Final = {  # needs of the loop itself, with the tests that show what 
     Need.HELD_COMPARISON: "tests/parity/test_gateway_parity.py, tests/engine: they compete for a slot",
     Need.PLACEMENT: "tests/gateway/test_loading_over_http.py: nodes load it, and requests go there",
     Need.RESULT_CACHE: "tests/gateway/http/test_cached_answers.py: a second request goes to no node",
+    Need.TOKENS: "tests/parity/test_engine_parity.py: prompts differ in length, and expected answers",
     Need.ROLLOUT: "tests/gateway/decide/test_active_candidate.py, tests/engine: candidates are simulated",
 }
 EVERYTHING = """
@@ -57,6 +58,12 @@ class Scene:
 async def _say_who_is_busy(bench: Bench) -> None:
     await bench.report(0, busy(0.95))
     await bench.report(1, busy(0.05))
+
+
+async def _tell_of_slow_iterations(bench: Bench) -> None:
+    for node_idx, kv_used_frac, token_s in ((0, 0.95, 0.5), (1, 0.05, 0.01)):
+        told = {"kv_used_frac": kv_used_frac, "kv_tokens": 1000.0, "token_s": token_s}
+        await bench.report(node_idx, told, "backend")
 
 
 async def _fill_the_first(bench: Bench) -> None:
@@ -94,6 +101,7 @@ MEMORY: Final = {  # policies to which memory of models is a resource, and loads
 DISPATCH: Final[Mapping[Need, Scene]] = {
     Need.RESOURCES: Scene((SMALL, LARGE), TWO, DEMAND),
     Need.REPORTED_LOAD: Scene((RESOURCED, RESOURCED), (RESOURCED, RESOURCED), report=_say_who_is_busy),
+    Need.ENGINE_LOAD: Scene(TWO, TWO, report=_tell_of_slow_iterations),
     Need.ZONES: Scene(
         ({"zone": "far"}, {"zone": "near"}), TWO, Declared(zone="near", rtt_s={("near", "far"): 20.0})
     ),
@@ -150,7 +158,10 @@ def cases(kind: str, of: Callable[[str], Policy]) -> list[tuple[str, Need]]:
     return [(name, need) for name, need in pairs if need in PROVIDED and need not in ELSEWHERE]
 
 
-PARAMETERS: Final = {("cost-index", Need.PRICES): "cost-index(w_price=1000)"}  # by default prices weigh 0
+PARAMETERS: Final = {
+    ("cost-index", Need.PRICES): "cost-index(w_price=1000)",  # by default prices weigh 0
+    ("predicted-latency", Need.ENGINE_LOAD): "predicted-latency(ttft_slo_s=0.2)",  # as little as it takes
+}
 DISPATCHING = cases("dispatch", lambda name: find(name)[0])
 
 

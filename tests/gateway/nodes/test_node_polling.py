@@ -34,12 +34,49 @@ sglang:num_running_reqs{model_name="m"} 5.0
 sglang:num_queue_reqs{model_name="m"} 6.0
 sglang:token_usage{model_name="m"} 0.28
 """
+TRTLLM = """\
+# HELP trtllm_request_success_total Count of successfully processed requests.
+# TYPE trtllm_request_success_total counter
+trtllm_request_success_total{engine_type="trtllm",finished_reason="stop",model_name="m"} 7.0
+# HELP trtllm_time_per_output_token_seconds Histogram of time per output token in seconds.
+# TYPE trtllm_time_per_output_token_seconds histogram
+trtllm_time_per_output_token_seconds_bucket{engine_type="trtllm",le="0.025",model_name="m"} 5.0
+trtllm_time_per_output_token_seconds_bucket{engine_type="trtllm",le="+Inf",model_name="m"} 7.0
+trtllm_time_per_output_token_seconds_count{engine_type="trtllm",model_name="m"} 7.0
+trtllm_time_per_output_token_seconds_sum{engine_type="trtllm",model_name="m"} 0.14
+# HELP trtllm_kv_cache_utilization KV cache utilization
+# TYPE trtllm_kv_cache_utilization gauge
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.375
+trtllm_num_requests_running{engine_type="trtllm",model_name="m"} 6.0
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="m"} 1.0
+trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="m"} 1024.0
+trtllm_kv_cache_used_blocks{engine_type="trtllm",model_name="m"} 384.0
+trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="m"} 32.0
+"""
 LLAMA_CPP = """\
+# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 33065
+# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
+# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total 4000
+# HELP llamacpp:tokens_predicted_seconds_total Predict process time
+# TYPE llamacpp:tokens_predicted_seconds_total counter
+llamacpp:tokens_predicted_seconds_total 120.5
+# HELP llamacpp:requests_processing Number of requests processing.
 # TYPE llamacpp:requests_processing gauge
 llamacpp:requests_processing 3
+# HELP llamacpp:requests_deferred Number of requests deferred.
+# TYPE llamacpp:requests_deferred gauge
 llamacpp:requests_deferred 5
+"""
+LLAMA_CPP_KV = """\
+# HELP llamacpp:kv_cache_usage_ratio KV-cache usage. 1 means 100 percent usage.
+# TYPE llamacpp:kv_cache_usage_ratio gauge
 llamacpp:kv_cache_usage_ratio 0.25
-llamacpp:prompt_tokens_total 33065
+# HELP llamacpp:kv_cache_tokens KV-cache tokens.
+# TYPE llamacpp:kv_cache_tokens gauge
+llamacpp:kv_cache_tokens 2048
 """
 TGI = """\
 tgi_batch_current_size 4
@@ -93,8 +130,41 @@ def test_sglangs_names_and_those_of_gpus() -> None:
 
 
 def test_names_of_llama_cpp_and_tgi() -> None:
-    assert reading(LLAMA_CPP).gauges == {"running": 3.0, "waiting": 5.0, "kv_used_frac": 0.25}
+    assert reading(LLAMA_CPP).gauges == {"running": 3.0, "waiting": 5.0}
+    older = {"running": 3.0, "waiting": 5.0, "kv_used_frac": 0.25, "kv_tokens": 8192}
+    assert reading(LLAMA_CPP + LLAMA_CPP_KV).gauges == older
     assert reading(TGI).gauges == {"running": 4.0, "waiting": 7.0}
+
+
+def test_names_of_tensorrt_llm() -> None:
+    found = reading(TRTLLM).gauges
+    assert found == {"running": 6.0, "waiting": 1.0, "kv_used_frac": 0.375, "kv_tokens": 1024 * 32}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens"),
+    [
+        ("vllm:inter_token_latency_seconds_sum", "vllm:inter_token_latency_seconds_count"),
+        ("vllm:time_per_output_token_seconds_sum", "vllm:time_per_output_token_seconds_count"),
+        ("sglang:inter_token_latency_seconds_sum", "sglang:inter_token_latency_seconds_count"),
+        ("sglang_inter_token_latency_seconds_sum", "sglang_inter_token_latency_seconds_count"),
+        ("trtllm_time_per_output_token_seconds_sum", "trtllm_time_per_output_token_seconds_count"),
+        (
+            "tgi_request_mean_time_per_token_duration_sum",
+            "tgi_request_mean_time_per_token_duration_count",
+        ),
+        ("llamacpp:tokens_predicted_seconds_total", "llamacpp:tokens_predicted_total"),
+    ],
+)
+def test_seconds_between_tokens_are_those_since_the_reading_before(seconds: str, tokens: str) -> None:
+    def page(token_s: float, count: int, read_s: float) -> Reading:
+        labelled = f'{seconds}{{model_name="m"}} {token_s}\n{tokens}{{model_name="m"}} {count}\n'
+        return reading(labelled, read_s)
+
+    before, after = page(10.0, 100, 1.0), page(16.0, 300, 3.0)
+    assert rates(before, after) == pytest.approx({"token_s": 0.03})
+    assert rates(after, page(16.0, 300, 5.0)) == {}, "no tokens since"
+    assert "token_s" not in after.gauges
 
 
 def test_rates_of_a_machine() -> None:

@@ -55,6 +55,8 @@ GATEWAY: Final = Host(
         Need.RESOURCES: _RESOURCES,
         Need.DOMINANT_SHARES: _RESOURCES,
         Need.REPORTED_LOAD: "`exporter_url`, `gpu_exporter_url` or `metrics_url` of nodes",
+        Need.ENGINE_LOAD: "`metrics_url` of nodes",
+        Need.TOKENS: "",  # prompts by the length of their text, answers by those before
         Need.ZONES: "`zone` of nodes, in several zones",
         Need.LINKS: "",  # measured, where it is not declared
         Need.PRICES: "`usd_per_hour` of nodes",
@@ -93,6 +95,7 @@ def needs_met_by(nodes: Collection[NodeSettings], models: Models, own_zone: str)
         Need.RESOURCES: reports or declared,
         Need.DOMINANT_SHARES: reports or declared,
         Need.REPORTED_LOAD: reports or any(node.metrics_url for node in nodes),
+        Need.ENGINE_LOAD: any(node.metrics_url for node in nodes),
         Need.ZONES: len({node.zone or own_zone for node in nodes}) > 1,
         Need.PRICES: any(node.usd_per_hour for node in nodes),
         Need.SPLITTING: any(model.split for model in models.values()),

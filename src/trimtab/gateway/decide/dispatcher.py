@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from trimtab.domain.view import Plan
-from trimtab.gateway.api.units import MEDIA
+from trimtab.gateway.api.units import BLOCK_TOKENS, MEDIA
 from trimtab.gateway.decide.decision_log import DecisionLog
 from trimtab.gateway.decide.dispatch_rules import DispatchRules
 from trimtab.gateway.decide.feedback import Feedback
@@ -392,6 +392,8 @@ class PolicyDispatcher(FleetListener):
             self._pools.take(pool, exchange, now_s)
             if pool.reads_prefix:
                 self._affinity.note_prefix(exchange)
+                if blocks := exchange.matched.get(exchange.node_idx):
+                    pool.live.note_cached(exchange.row, blocks * BLOCK_TOKENS)
         for exchange in started:
             if exchange.node_idx >= 0:
                 try:

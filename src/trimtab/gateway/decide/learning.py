@@ -86,6 +86,16 @@ class Fit:
         self.n = 0.0
         self._w = self._u = self._d = self._uu = self._ud = 0.0
 
+    @property
+    def mean_s(self) -> float:
+        """Mean of the seconds observed."""
+        return self._d / self._w
+
+    @property
+    def slope_s(self) -> float:
+        """Seconds per unit; 0 where the observations tell no constant part."""
+        return self.unit_s if self.fixed_s > LEAST_S else 0.0
+
     def add(self, units: float, seconds: float) -> bool:
         """Add an observation; returns whether the line has changed."""
         self.n = n = self.n + 1.0

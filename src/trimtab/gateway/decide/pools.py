@@ -209,10 +209,9 @@ class PolicyPools:
         if demand.shape[1]:
             reports.set_demand(demand, now_s)
             reports.set_used(registry.used(), registry.reported_s(), now_s)
-        for node_idx, node in enumerate(self._nodes):
-            if node_idx < n and "kv_used_frac" in node.reported:
-                capacity = node.reported.get("kv_tokens", 0.0) or node.max_tokens
-                reports.set_kv(node_idx, node.reported["kv_used_frac"] * capacity, capacity, now_s)
+        for node_idx, told in signals.engines.told.items():
+            if node_idx < n:
+                reports.set_engine(node_idx, told, now_s)
         for node_idx, requests in signals.foreign.items():
             if node_idx < n:
                 _write_foreign(pool, node_idx, requests, now_s)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import RESOURCES, Floats
 from trimtab.domain.view import OUTAGE
 from trimtab.gateway.decide.dispatch_rules import Declared
+from trimtab.gateway.decide.engine_reports import EngineReports
 from trimtab.gateway.decide.learning import ClassCounts, DemandFit
 from trimtab.gateway.model import Node
 from trimtab.gateway.nodes.fleet import Fleet
@@ -93,6 +94,7 @@ class NodeSignals:
         self.declared = declared
         self.counts, self.fit = ClassCounts(), DemandFit()
         self.round_trips, self.links = RoundTrips(), LinkMeter()
+        self.engines = EngineReports()
         self.foreign: dict[int, int] = {}  # requests that others sent to a node
         self._capacity: dict[int, list[float]] = {}  # [resources] of a node, as last known; 0 = unknown
         self.read_s: dict[int, dict[str, float]] = {}  # node → source → when it spoke of resources last
@@ -143,6 +145,7 @@ class NodeSignals:
                 own = _taken(demand, present if k in _AS_OF_NOW else mean, k)
                 others[k] = max(0.0, amount - own)
         self.foreign[node.idx] = self._foreign_requests(node)
+        self.engines.take(node, values, now_s)
 
     def forget(self, node_idx: int) -> None:
         """The node is gone."""
@@ -150,6 +153,7 @@ class NodeSignals:
         self.others.pop(node_idx, None)
         self.read_s.pop(node_idx, None)
         self.foreign.pop(node_idx, None)
+        self.engines.forget(node_idx)
         self.counts.forget(node_idx)
         self.round_trips.forget(node_idx)
 

@@ -319,6 +319,10 @@ class ProxiedExchange(IncomingExchange):
         if self.gaps is None:
             self.gaps = StreamGaps()
         self.gaps.add(gaps_s)
+        if gaps_s:
+            node = self.attempts[-1].node
+            node.gap_s += sum(gaps_s)
+            node.gaps += len(gaps_s)
         self.observed(observer)
 
     def relayed(self, relay: Relay) -> None:

@@ -1,10 +1,12 @@
 """Maps metrics of known servers and exporters to the gateway's own names.
 
 Sources of the names: vLLM ("Production Metrics": `vllm:…`; before its version 1 `gpu_cache_usage_perc`),
-SGLang ("Production Metrics": `sglang:…`), llama.cpp (`llama-server --metrics`), TGI ("Metrics" of its
-reference), node_exporter, and NVIDIA's dcgm-exporter (default-counters.csv; memory in MiB).
+SGLang ("Production Metrics": `sglang:…`), TensorRT-LLM (`trtllm-serve` with `return_perf_metrics`:
+`trtllm_…`), llama.cpp (`llama-server --metrics`), TGI ("Metrics" of its reference), node_exporter, and
+NVIDIA's dcgm-exporter (default-counters.csv; memory in MiB).
 
-Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens`; `cpu_cores`, `cpu_busy_frac`, `memory_gib`,
+Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens` (capacity), `token_s` (mean time between the tokens of
+an answer since the reading before); `cpu_cores`, `cpu_busy_frac`, `memory_gib`,
 `memory_used_frac`, `disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
 `net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
 `gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).
@@ -30,6 +32,9 @@ _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "sglang_num_running_reqs": "running",
     "sglang_num_queue_reqs": "waiting",
     "sglang_token_usage": "kv_used_frac",
+    "trtllm_num_requests_running": "running",
+    "trtllm_num_requests_waiting": "waiting",
+    "trtllm_kv_cache_utilization": "kv_used_frac",
     "llamacpp:requests_processing": "running",
     "llamacpp:requests_deferred": "waiting",
     "llamacpp:kv_cache_usage_ratio": "kv_used_frac",  # not in every version
@@ -37,6 +42,22 @@ _GAUGES = {  # summed over engines of one server, but for fractions: their mean
     "tgi_queue_size": "waiting",
 }
 _ADAPTERS = "vllm:lora_requests_info"
+_TRTLLM_BLOCKS, _TRTLLM_BLOCK_TOKENS = "trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block"
+_LLAMACPP_HELD = "llamacpp:kv_cache_tokens"  # in versions that have the ratio too
+_HISTOGRAMS = (  # of the seconds between tokens, or of their mean in each answer
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "sglang:inter_token_latency_seconds",
+    "sglang_inter_token_latency_seconds",
+    "trtllm_time_per_output_token_seconds",
+    "tgi_request_mean_time_per_token_duration",
+)
+_TOKEN_COUNTERS = {
+    **{f"{name}_sum": "token_s" for name in _HISTOGRAMS},
+    **{f"{name}_count": "tokens" for name in _HISTOGRAMS},
+    "llamacpp:tokens_predicted_seconds_total": "token_s",
+    "llamacpp:tokens_predicted_total": "tokens",
+}
 _CPU = "node_cpu_seconds_total"
 _DISK_BUSY = "node_disk_io_time_seconds_total"
 _MEMORY_ALL, _MEMORY_FREE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
@@ -52,7 +73,10 @@ _GIB, _MIB_PER_GIB = float(1 << 30), 1024.0
 _NOT_HARDWARE = re.compile(r"lo|veth.*|docker.*|br-.*|ifb.*|cni.*|cali.*|loop.*|ram.*|zram.*|dm-.*|md.*")
 
 _MACHINE = (*_FLOWS, _CPU, _DISK_BUSY, _MEMORY_ALL, _MEMORY_FREE, _LINK_SPEED)
-SAMPLE_FINDER = SampleFinder((*_GAUGES, _ADAPTERS, *KV_CACHES, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
+_SERVER = (
+    *_GAUGES, *_TOKEN_COUNTERS, *KV_CACHES, _ADAPTERS, _TRTLLM_BLOCKS, _TRTLLM_BLOCK_TOKENS, _LLAMACPP_HELD
+)  # fmt: skip
+SAMPLE_FINDER = SampleFinder((*_SERVER, *_MACHINE, _GPU_BUSY, _GPU_USED, _GPU_FREE))
 
 
 @dataclass(slots=True)
@@ -86,6 +110,8 @@ class Reader:
                 self._take_device(sample)
             elif sample.name == _ADAPTERS:
                 self._take_adapters(sample)
+            elif sample.name in _TOKEN_COUNTERS:
+                self._count(_TOKEN_COUNTERS[sample.name], "", sample.value)
             elif sample.name in KV_CACHES:
                 self._values["kv_tokens"].append(kv_tokens(sample))
             else:
@@ -129,6 +155,8 @@ def rates(before: Reading, after: Reading) -> dict[str, float]:
     found = {word: sum(grown[word]) / elapsed_s for word in _FLOWS.values() if word in grown}
     if "disk_busy" in grown:
         found["disk_busy_frac"] = min(1.0, max(grown["disk_busy"]) / elapsed_s)
+    if sum(grown["tokens"]) > 0:
+        found["token_s"] = sum(grown["token_s"]) / sum(grown["tokens"])
     cpu_s = sum(grown["cpu_busy"]) + sum(grown["cpu_idle"])
     if cpu_s > 0:
         found["cpu_busy_frac"] = sum(grown["cpu_busy"]) / cpu_s
@@ -141,6 +169,10 @@ def _put_gauges(gauges: dict[str, float], values: dict[str, list[float]]) -> Non
             gauges[word] = sum(values[word])
     if values["kv_used_frac"]:
         gauges["kv_used_frac"] = sum(values["kv_used_frac"]) / len(values["kv_used_frac"])
+    if values[_TRTLLM_BLOCKS] and values[_TRTLLM_BLOCK_TOKENS]:
+        gauges["kv_tokens"] = values[_TRTLLM_BLOCKS][0] * values[_TRTLLM_BLOCK_TOKENS][0]
+    if values[_LLAMACPP_HELD] and gauges.get("kv_used_frac", 0.0) > 0:
+        gauges["kv_tokens"] = round(values[_LLAMACPP_HELD][0] / gauges["kv_used_frac"])
     if values[_MEMORY_ALL] and values[_MEMORY_FREE]:
         gauges["memory_gib"] = values[_MEMORY_ALL][0] / _GIB
         gauges["memory_used_frac"] = 1 - values[_MEMORY_FREE][0] / values[_MEMORY_ALL][0]

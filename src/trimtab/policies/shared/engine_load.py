@@ -21,7 +21,7 @@ NO_ENGINE_TIMES: Final = "Expected waits and services stand for the times of tok
 NO_TOKENS: Final = "Every request counts as one token of each kind."
 NO_PREFIXES: Final = "No prompt counts as cached."
 
-_TOKEN_S, _ROW_S, _CONTEXT_S, _ALONE_S, _BUDGET, N_TIMES = range(6)  # of `token_times`, for each type
+_TOKEN_S, _CONTEXT_S, _ALONE_S, _BUDGET, N_TIMES = range(5)  # of `token_times`, for each type
 
 
 @helper(inline=True)
@@ -32,7 +32,7 @@ def reports_memory(view: View, j: int) -> bool:
 
 @helper(inline=True)
 def tells_iterations(view: View, j: int) -> bool:
-    """Whether node j serves a language model and tells the seconds of its iterations, as no gateway does."""
+    """Whether node j serves a language model and tells the seconds of its iterations."""
     return len(view.engines.step_s) > 0 and view.engines.step_s[j] > 0.0
 
 
@@ -72,9 +72,9 @@ def held_tokens(view: View, work: Any, j: int) -> float:
 def token_times(cluster: Cluster) -> Floats:
     """Seconds of the tokens of each node type, [types × N_TIMES], then work units of a prompt token by class.
 
-    Of a prompt token in a full iteration; by how much one more row, and one more token of context, lengthen
-    an iteration without prompts; of an iteration of one row; and the token budget of an iteration. A type
-    without a profile has zeros and no budget.
+    Of a prompt token in a full iteration; by how much one more token of context lengthens an iteration
+    without prompts; of an iteration of one row; and the token budget of an iteration. A type without a
+    profile has zeros and no budget.
     """
     units, engines = cluster.prompt_token_units, cluster.engines
     found = np.zeros((cluster.n_types, N_TIMES))
@@ -82,10 +82,9 @@ def token_times(cluster: Cluster) -> Floats:
     if engines is not None:
         for g in np.flatnonzero(engines.types["service"] == LANGUAGE_MODEL).tolist():
             rows, budget = int(engines.types["batch_max"][g]), int(engines.types["token_budget"][g])
-            alone_s, full_s = (float(engines.decode_s(g, n, 0.0)) for n in (1, rows))
+            alone_s = float(engines.decode_s(g, 1, 0.0))
             token_s = float(engines.prompt_s(g, np.array([float(budget)]))[0]) / budget
-            row_s = (full_s - alone_s) / max(rows - 1, 1)
-            found[g] = token_s, row_s, engines.context_s[g, rows], alone_s, budget
+            found[g] = token_s, engines.context_s[g, rows], alone_s, budget
     return np.concatenate([found.reshape(-1), np.zeros(len(cluster.class_names)) if units is None else units])
 
 
@@ -105,7 +104,7 @@ def prompt_token_s(view: View, work: Any, times: Any, j: int) -> float:
 @helper(inline=True)
 def row_s(view: View, times: Any, j: int, context: float) -> float:
     """Seconds by which a row with so much context lengthens an iteration of node j."""
-    return _time_of(view, times, j, _ROW_S) + context * _time_of(view, times, j, _CONTEXT_S)
+    return float(view.engines.row_s[j] + context * _time_of(view, times, j, _CONTEXT_S))
 
 
 @helper
@@ -126,7 +125,9 @@ def first_token_s(view: View, work: Any, j: int, times: Any) -> float:
     iterations = to_read / max(1.0, _time_of(view, times, j, _BUDGET) - loads.decoding[j])
     read_s = to_read * prompt_token_s(view, work, times, j) + iterations * beside_s
     held = held_tokens(view, work, j) + new + 0.5 * output * rows  # what is there has half its answer to come
-    lacking = max(0.0, rows / max(1, loads.batch_max[j]) - 1.0, held / loads.kv_tokens[j] - 1.0)
+    lacking = max(0.0, rows / max(1, loads.batch_max[j]) - 1.0)
+    if reports_memory(view, j):
+        lacking = max(lacking, held / loads.kv_tokens[j] - 1.0)
     return float(0.5 * step_s + read_s + lacking * output * step_s + load_s)
 
 
@@ -139,5 +140,5 @@ def token_s(view: View, work: Any, j: int, times: Any) -> float:
     more = min(view.nodes.in_flight[j] + 1, loads.batch_max[j]) - max(1, loads.decoding[j])
     context = held_tokens(view, work, j) - loads.kv_used[j] + prompt_of(view, work)
     seconds = max(loads.step_s[j], _time_of(view, times, j, _ALONE_S))
-    seconds += max(0, more) * _time_of(view, times, j, _ROW_S)
+    seconds += max(0, more) * loads.row_s[j]
     return float(seconds + context * _time_of(view, times, j, _CONTEXT_S))
