@@ -378,7 +378,8 @@ def _engine_arrays(cluster: Cluster, options: Options, given: dict[str, Any]) ->
 
 def _row_s(engines: Engines) -> np.ndarray:
     """Seconds by which a row lengthens an iteration, [types]; 0 = no language model."""
-    return np.array([engines.row_s(g) if t == LANGUAGE_MODEL else 0.0 for g, t in enumerate(engines.types["service"])])
+    kinds = enumerate(engines.types["service"])
+    return np.array([engines.row_s(g) if kind == LANGUAGE_MODEL else 0.0 for g, kind in kinds])
 
 
 def _pool_arrays(kv_tokens: np.ndarray, given: dict[str, Any]) -> dict[str, Any]:

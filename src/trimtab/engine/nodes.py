@@ -106,7 +106,8 @@ def _show_reported(s: State, j: int, now_s: float) -> None:
     loads.kv_used[j] += loads.kv_per_s[j] * (now_s - nodes.anchor_s[j])
     if s.usual_step_s[j] > 0.0:
         more = min(nodes.in_flight[j] + 1, loads.batch_max[j]) - max(1, loads.decoding[j])
-        loads.load_factor[j] = max(loads.row_s[j], loads.step_s[j] + loads.row_s[j] * more) / s.usual_step_s[j]
+        step_s = max(loads.row_s[j], loads.step_s[j] + loads.row_s[j] * more)
+        loads.load_factor[j] = step_s / s.usual_step_s[j]
 
 
 @helper(inline=True)

@@ -1,7 +1,5 @@
 """Work units by hand, and predicted output that learns."""
 
-import random
-
 import pytest
 
 from trimtab.domain.output_estimate import FIRST_OUTPUT_TOKENS, OutputEstimate

@@ -85,7 +85,9 @@ async def tell(bench: Bench, running: int, token_s: float = 0.0, node_idx: int =
     """A page of the node; without `token_s` it has no figure of its own."""
     node = bench.fleet.nodes[node_idx]
     node.reported.pop("token_s", None)
-    await bench.report(node_idx, TOLD | {"running": running} | ({"token_s": token_s} if token_s else {}), "backend")
+    await bench.report(
+        node_idx, TOLD | {"running": running} | ({"token_s": token_s} if token_s else {}), "backend"
+    )
 
 
 def test_iterations_lengthen_with_the_batch_as_learned_by_type() -> None:

@@ -123,7 +123,8 @@ class NodeSettings(Spec):
         None, description="path of health checks; default: /health, or /v1/models if that is missing"
     )
     metrics_url: UrlOrPath | None = Field(
-        None, description="metrics of vLLM, SGLang, llama.cpp or TGI: a path of the node or a URL"
+        None,
+        description="metrics of vLLM, SGLang, TensorRT-LLM, llama.cpp or TGI: a path of the node or a URL",
     )
     exporter_url: Url | None = Field(None, description="node_exporter of the node's machine")
     gpu_exporter_url: Url | None = Field(None, description="dcgm-exporter of the node's machine")

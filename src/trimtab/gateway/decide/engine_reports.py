@@ -38,15 +38,15 @@ class EngineReports:
         token_s = values.get("token_s", 0.0) or self._mean_gap_s(node)
         self._gaps[node.idx] = node.gap_s, node.gaps
         before, decoding = self.told.get(node.idx, NO_REPORT), int(reported.get("running", 0.0))
-        rows, rows_before = max(1, decoding), max(1, before.decoding)
+        rows, mean_rows = max(1, decoding), float(max(1, before.decoding))
         line = self._lines.setdefault(node.type_name or node.name, Fit(0.0, 0.0))
         if token_s > 0.0:
-            rows_before = rows if before is NO_REPORT else (rows + rows_before) / 2
-            line.add(rows_before, token_s)
+            mean_rows = rows if before is NO_REPORT else (rows + mean_rows) / 2
+            line.add(mean_rows, token_s)
         else:
             token_s = before.step_s
         row_s = line.slope_s
-        step_s = max(LEAST_S, token_s + row_s * (rows - rows_before)) if token_s > 0.0 else 0.0
+        step_s = max(LEAST_S, token_s + row_s * (rows - mean_rows)) if token_s > 0.0 else 0.0
         capacity = reported.get("kv_tokens", 0.0) or node.max_tokens
         used = reported.get("kv_used_frac", 0.0) * capacity
         if "kv_used_frac" not in reported:

@@ -5,8 +5,8 @@ SGLang ("Production Metrics": `sglang:…`), TensorRT-LLM (`trtllm-serve` with `
 `trtllm_…`), llama.cpp (`llama-server --metrics`), TGI ("Metrics" of its reference), node_exporter, and
 NVIDIA's dcgm-exporter (default-counters.csv; memory in MiB).
 
-Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens` (capacity), `token_s` (mean time between the tokens of
-an answer since the reading before); `cpu_cores`, `cpu_busy_frac`, `memory_gib`,
+Names: `running`, `waiting`, `kv_used_frac`, `kv_tokens` (capacity), `token_s` (mean time between the tokens
+of an answer since the reading before); `cpu_cores`, `cpu_busy_frac`, `memory_gib`,
 `memory_used_frac`, `disk_busy_frac` (of the busiest disk), `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
 `net_link_gib_per_s` (of the fastest device), `net_receive_bytes_per_s`, `net_transmit_bytes_per_s`; `gpus`,
 `gpu_busy_frac` (mean), `gpu_memory_gib`, `gpu_memory_used_frac` (of all).

@@ -160,7 +160,7 @@ class WorkloadSpec(Spec):
     output_estimate: Literal["drawn", "online-mean"] = Field(
         "drawn",
         description="output tokens that policies expect: the true ones with the error of estimate_cv, or the "
-        "mean so far of the class's prompts of about the same length",
+        "running mean of the class's answers to prompts of about the same length",
     )
     service_cv: NonNegative = Field(
         0.0, description="hidden factor on the service time: coefficient of variation of a lognormal"
