@@ -134,7 +134,6 @@ def simulated(bench: Bench, spec: str) -> Simulated:
     )
     state = driver.state
     noted.watch(state)
-    state.engine_load["step_s"] = engines.dense_s[:, 0]  # each has served others before
     driver.advance()
     return Simulated(noted, prompt, state.requests, state.sequences["first_token_s"])
 

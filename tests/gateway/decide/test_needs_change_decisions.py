@@ -25,6 +25,7 @@ from trimtab.policies.catalogue import names
 MIB = 1 << 20
 ELSEWHERE: Final = {  # needs of the loop itself, with the tests that show what they change
     Need.CENTRAL_QUEUE: "tests/parity/test_gateway_parity.py: whatever waits, waits at the gateway",
+    Need.FULL_SPEED: "tests/conformance/test_service_models.py: who packs is refused where it is not met",
     Need.HELD_COMPARISON: "tests/parity/test_gateway_parity.py, tests/engine: they compete for a slot",
     Need.PLACEMENT: "tests/gateway/test_loading_over_http.py: nodes load it, and requests go there",
     Need.RESULT_CACHE: "tests/gateway/http/test_cached_answers.py: a second request goes to no node",
