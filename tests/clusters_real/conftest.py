@@ -12,8 +12,12 @@ from support.kubernetes.control_plane import ControlPlane, programs
 from support.kubernetes.trimtab_process import Trimtab
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kube" / "rbac.yaml"
-USERS = ("trimtab", "reader", "nobody")
-ROLES = {"trimtab": ("trimtab-reader", "trimtab-scheduler", "trimtab-preempt"), "reader": ("trimtab-reader",)}
+USERS = ("trimtab", "reader", "driver", "nobody")
+ROLES = {
+    "trimtab": ("trimtab-reader", "trimtab-scheduler", "trimtab-preempt"),
+    "reader": ("trimtab-reader",),
+    "driver": ("trimtab-reader",),
+}
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +42,9 @@ def grant(plane: ControlPlane) -> None:
     for user, roles in ROLES.items():
         for role in roles:
             plane.call("POST", f"{api}/clusterrolebindings", binding(user, "ClusterRole", role))
+    plane.call(
+        "POST", f"{api}/namespaces/default/rolebindings", binding("driver", "ClusterRole", "trimtab-workers")
+    )
     plane.call(
         "POST", f"{api}/namespaces/kube-system/rolebindings", binding("trimtab", "Role", "trimtab-lease")
     )

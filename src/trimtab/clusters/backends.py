@@ -25,6 +25,7 @@ _OWN: Final = {
     },
     HOSTS: {
         "processes": "trimtab.live.this_machine:ThisMachine",
+        "kube": "trimtab.clusters.kube.pod_host:KubeHost",
         "ray": "trimtab.clusters.ray.ray_host:RayHost",
     },
 }

@@ -10,7 +10,7 @@ from trimtab.clusters.kube.ledger import Ledger
 from trimtab.clusters.kube.objects import Pod, node_of, pod_of
 
 NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
-_ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
+ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Listener:
@@ -72,7 +72,7 @@ class Mirror:
                     self._pods_listed,
                     self._pod_changed,
                     partial(self._note, ALL_PODS),
-                    fieldSelector=_ALIVE,
+                    fieldSelector=ALIVE,
                 )
             )
 

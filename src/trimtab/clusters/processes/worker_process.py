@@ -135,4 +135,5 @@ class WorkerProcess:
         else:
             if not self.ready.done():
                 self.ready.set_exception(ConnectionError(f"a worker process ended {how} as it started"))
+                self.ready.exception()  # seen
             self._lost(self)

@@ -10,9 +10,9 @@ It reads and writes JSON objects, a line each, on the socket that is its standar
      "program": name}
     {"do": "signal", "rank": key, "signal": 15}  {"do": "port"}
     {"do": "warm", "program": name, "python": …, "preload": […]}
-    {"event": "ready"}  {"event": "port", "port": …}  {"event": "report", "rank": key, "line": …}
-    {"event": "end", "rank": key, "code": …}  {"event": "refused", "rank": key, "why": …}
-    {"event": "failed", "why": …}  {"event": "warm", "program": name}
+    {"event": "ready"}  {"event": "port", "port": …, "address": …}  {"event": "failed", "why": …}
+    {"event": "report", "rank": key, "line": …}  {"event": "end", "rank": key, "code": …}
+    {"event": "refused", "rank": key, "why": …}  {"event": "warm", "program": name}
     {"event": "cold", "program": name, "why": …}
 A rank has the program's environment, and `env` over it; `python` is the Python of the program. `gpus` are
 positions among the GPUs that the program itself sees (CUDA_VISIBLE_DEVICES). A rank that uses more than
@@ -144,7 +144,7 @@ class Agent:
                 else:
                     self._start(message)
             elif message["do"] == "port":
-                self._tell(event="port", port=_free_port())
+                self._tell(event="port", port=_free_port(), address=self._address())
             elif message["do"] == "warm":
                 self._warm_up(message)
             else:
@@ -155,6 +155,11 @@ class Agent:
                     if message["rank"] in warm.ranks:
                         warm.send(line)
         return True
+
+    def _address(self) -> str:
+        """Of this node, as the run's machine sees it; empty: it is the run's machine."""
+        is_far = self._connection.family in (socket.AF_INET, socket.AF_INET6)
+        return str(self._connection.getsockname()[0]) if is_far else ""
 
     def _warm_up(self, message: dict[str, Any]) -> None:
         ours, theirs = socket.socketpair()

@@ -56,7 +56,7 @@ class NodeProgram:
         self._link: Link | None = None
         self._is_stopped, self._why = False, ""
         self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._ports: list[asyncio.Future[int]] = []
+        self._ports: list[asyncio.Future[tuple[str, int]]] = []
         self._warming: dict[str, tuple[Warm, asyncio.Future[None]]] = {}
 
     async def start(self, launcher: Launcher, node: HostNode, program: Program) -> int:
@@ -78,9 +78,9 @@ class NodeProgram:
         """Send a signal to a rank, if it still runs."""
         self._send(do="signal", rank=key, signal=int(number))
 
-    def free_port(self) -> asyncio.Future[int]:
-        """A free port; ConnectionError where the program ends before it answers."""
-        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def free_port(self) -> asyncio.Future[tuple[str, int]]:
+        """A free port, and the address if the program knows it; ConnectionError where it ends before."""
+        port: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
         self._ports.append(port)
         self._send(do="port")
         return port
@@ -108,7 +108,7 @@ class NodeProgram:
             case "ready":
                 self._ready.set_result(int(message["pid"]))
             case "port":
-                self._ports.pop(0).set_result(int(message["port"]))
+                self._ports.pop(0).set_result((message["address"], int(message["port"])))
             case "warm":
                 self._warming[message["program"]][1].set_result(None)
             case "cold":

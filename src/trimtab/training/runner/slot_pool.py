@@ -167,8 +167,9 @@ class SlotPool:
         program = self._programs.get(first)
         if program is None:
             raise ConnectionError(f"node {self.names[first]} is gone")
-        address = LOCAL_ADDRESS if len(node_idxs) == 1 else self._nodes[self.names[first]].address
-        return address, await program.free_port()
+        own, port = await program.free_port()
+        is_alone = len(node_idxs) == 1
+        return LOCAL_ADDRESS if is_alone else own or self._nodes[self.names[first]].address, port
 
     def start_rank(self, node_idx: int, start: RankStart, warm: Warm) -> None:
         """Start a rank: as a fork of a warm program that is ready, else anew."""
