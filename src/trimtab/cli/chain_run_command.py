@@ -364,6 +364,7 @@ def register(app: typer.Typer) -> None:
             "trimtab chain run clean.py:clean --input rows.parquet --block-rows 10000 --out clean.parquet",
             "trimtab chain run film.yaml --input prompts.jsonl --profile draw --lines",
             "trimtab chain run film.yaml --resume run_0123456789abcdef --retry-failed",
+            "trimtab chain run film.yaml --input prompts.jsonl --on kube://gpu-pool.yaml",
             "trimtab chain run film.yaml --input prompts.jsonl --on simulated --items scenes=6",
         ),
     )(run_chain)

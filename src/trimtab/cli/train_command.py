@@ -119,6 +119,7 @@ for name, function, example in (
         "trimtab train run jobs.yaml --policy tiresias --slots 4",
         "trimtab train run jobs.yaml --policy srtf --clock 'events(slot_s=10)'",
         "trimtab train run jobs.yaml --on ray://auto",
+        "trimtab train run jobs.yaml --on kube://gpu-pool.yaml",
         "trimtab train run --resume train_0123456789abcdef --retry-failed",
     ),
 )
@@ -139,7 +140,7 @@ def run_jobs(
     on: Annotated[
         str,
         typer.Option(
-            help="Where slots are: processes (this machine), ray, ray://HOST:PORT.  [dim]Default: processes,"
+            help="Where slots are: processes (this machine), ray, ray://HOST:PORT, kube, kube://FILE.  [dim]Default: processes,"
             " or where the run that goes on was[/dim]",
             metavar="NAME|ADDRESS",
             show_default=False,

@@ -185,8 +185,8 @@ def how_it_ended(pod: Json) -> str:
     for state in states:
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in _STUCK:
-            told = filter(None, (waiting["reason"], waiting.get("message")))
-            return f"as its pod cannot begin: {': '.join(told)}"
+            why = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+            return f"as its pod cannot begin: {why}"
     return ""
 
 
