@@ -23,7 +23,8 @@
 # make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
 # make bench-chains  policies for runs of chains, into bench/chains.json and docs/benchmarks/chains.md (8 minutes)
 # make bench-live  policies in the gateway over unequal backends, beside the simulator's predictions (12 minutes)
-# make kernels  compiles all kernels for this platform into a wheel, packages/kernels/dist: with it the first run compiles nothing (2 minutes)
+# make kernels  compiles all kernels for this platform into a wheel, packages/kernels/dist: with it the first run compiles nothing (4 minutes)
+# make lock   pins anew what deploy/Containerfile installs, with hashes: all of it in the newest versions that pyproject.toml allows
 # make docs   writes the generated pages of docs/ anew
 # make docs-site  builds the site of docs/ into site/; warnings are errors
 # make clean  removes what the others made
@@ -37,7 +38,7 @@ TORCH ?= torch==2.13.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -142,8 +143,15 @@ PEER_litellm = 'litellm[proxy]' async-timeout
 kernels: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling
 	rm -rf packages/kernels/trimtab_kernels/kernels-* packages/kernels/dist
-	PYTHONPATH=packages/kernels TRIMTAB_CACHE_DIR=packages/kernels/trimtab_kernels $(BIN)/trimtab warmup
+	PYTHONPATH=packages/kernels $(BIN)/python -m trimtab_kernels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir packages/kernels/dist ./packages/kernels
+
+LOCK := $(BIN)/uv pip compile --quiet --python-version 3.13 --python-platform x86_64-manylinux_2_28
+LOCKED := $(LOCK) --upgrade --generate-hashes --custom-compile-command 'make lock'
+lock: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOCK) pyproject.toml --extra postgres | $(LOCKED) --group image --constraint - --output-file deploy/image.lock
+	$(LOCKED) --group image-build --output-file deploy/image-build.lock
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/generate.py

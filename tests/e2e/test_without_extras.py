@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
-import sysconfig
 import tomllib
-import venv
 from collections.abc import Iterator
-from importlib.metadata import distribution
 from pathlib import Path
 
 import typer
 import yaml
-from packaging.requirements import Requirement
 
 import trimtab
 from support.e2e_files import write_cluster, write_trace
+from support.environments import linked_environment
 from trimtab.chains.chain_files import load_chain
 from trimtab.cli.app import app
 from trimtab.training.runner.job_list import job_list_of
@@ -111,27 +107,6 @@ def paths(command: object, path: str = "") -> Iterator[str]:
         yield from [path] if inner is None else paths(inner, f"{path} {name}".strip())
 
 
-def bare_environment(folder: Path) -> Path:
-    """The Python of a virtual environment that has the base dependencies only, linked from this one."""
-    venv.create(folder, symlinks=True)
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-    base, left = set(), ["trimtab"]
-    while left:
-        name = left.pop()
-        if name in base:
-            continue
-        base.add(name)
-        of = distribution(name)
-        for top in {file.parts[0] for file in of.files or ()} - {"..", "__pycache__", "trimtab"}:
-            if not top.endswith(".pth") and not (site / top).exists():
-                (site / top).symlink_to(str(of.locate_file(top)))
-        for line in of.requires or ():
-            needed = Requirement(line)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                left.append(re.sub(r"[-_.]+", "-", needed.name).lower())
-    return Path(sysconfig.get_path("scripts", "venv", {"base": str(folder)})) / "python"
-
-
 def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
     commands = list(OUTCOMES)
     known = {next((p for p in paths(typer.main.get_command(app)) if c.startswith(p)), c) for c in commands}
@@ -139,7 +114,7 @@ def test_every_command_works_or_names_its_extra(tmp_path: Path) -> None:
     write_trace(tmp_path / "trace.csv")
     write_files(tmp_path)
     done = subprocess.run(
-        [str(bare_environment(tmp_path / "bare")), "-c", RUN],
+        [str(linked_environment(tmp_path / "bare", ["trimtab"])), "-c", RUN],
         input=json.dumps([command.split() for command in commands]),
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(trimtab.__file__).parents[1])},

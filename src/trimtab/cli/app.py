@@ -58,7 +58,7 @@ EXTRA_OF: Final = {
 def missing_extra(command: str | None, error: ImportError | MissingExtra) -> MissingExtra | None:
     """The error in the words of a command: with the extra that has all that the command needs.
 
-    None for a module that is in no extra.
+    None for a module that trimtab does not ask for.
     """
     packages = _packages_of_extras()
     told = EXTRA_OF.get(command or "", "")
@@ -80,16 +80,16 @@ def missing_extra(command: str | None, error: ImportError | MissingExtra) -> Mis
 
 
 def _install(extra: str) -> str:
-    return f"pip install 'trimtab[{extra}]'"
+    return f"pip install 'trimtab[{extra}]'" if extra else "pip install trimtab"
 
 
 def _packages_of_extras() -> dict[str, set[str]]:
-    """Extra → packages that it brings, as they are imported."""
+    """Extra → packages that it brings, as they are imported; "" for those of no extra."""
     found: dict[str, set[str]] = {}
     for line in requires("trimtab") or ():
         package, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if package is not None and extra is not None:
-            found.setdefault(extra[1], set()).add(package[0].replace("-", "_").lower())
+        if package is not None:
+            found.setdefault(extra[1] if extra else "", set()).add(package[0].replace("-", "_").lower())
     return found
 
 

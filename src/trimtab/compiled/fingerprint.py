@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.core.registry import CPUDispatcher
@@ -28,11 +27,10 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtyp
 
 
 @functools.cache
-def machine() -> str:
+def machine(processor: str) -> str:
     """Hash of the library versions and the processor for which machine code is made."""
     python, numpy = sys.implementation.cache_tag, np.__version__.partition(".")[0]
     versions = (python, platform.machine(), numba.__version__, llvmlite.__version__, numpy)
-    processor = vars(numba.config)["CPU_NAME"] or llvm.get_host_cpu_name()
     return hashlib.sha256(repr((versions, processor)).encode()).hexdigest()[:16]
 
 

@@ -32,23 +32,31 @@ def cache_root() -> Path:
     return Path(chosen) if chosen else platformdirs.user_cache_path("trimtab", appauthor=False)
 
 
-SHIPPED = "trimtab_kernels"  # a package of kernels compiled beforehand: `make kernels`
-LEVELS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3", "aarch64": "generic", "arm64": "generic"}
+def folder_name(processor: str) -> str:
+    """Name of the folder of the kernels for a processor, as numba calls it."""
+    return f"kernels-{machine(processor)}"
+
+
+SHIPPED = "trimtab_kernels"  # a package of kernels compiled beforehand
+_X86, _ARM = ("x86-64-v3", "generic"), ("generic",)
+LEVELS = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}  # for each, the fastest first
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 
 
 def _shipped_folder() -> Path | None:
-    """The folder of shipped kernels, if there is a package of them and this processor can run them.
+    """The folder of shipped kernels for the fastest level that this processor can run; None without one.
 
     Then numba compiles for their level, not for this processor: machine code of both kinds goes together.
     """
     if os.environ.get("NUMBA_CPU_NAME") or (spec := importlib.util.find_spec(SHIPPED)) is None:
         return None
-    level, can = LEVELS.get(platform.machine()), llvm.get_host_cpu_features()
-    if level is None or (level == "x86-64-v3" and not all(can.get(feature) for feature in _V3)):
-        return None
-    vars(numba.config).update(CPU_NAME=level, CPU_FEATURES="")
-    return Path(str(spec.origin)).parent
+    can = llvm.get_host_cpu_features()
+    for level in LEVELS.get(platform.machine(), ()):
+        folder = Path(str(spec.origin)).parent / folder_name(level)
+        if folder.is_dir() and (level != "x86-64-v3" or all(can.get(feature) for feature in _V3)):
+            vars(numba.config).update(CPU_NAME=level, CPU_FEATURES="")
+            return folder
+    return None
 
 
 _SHIPPED_FOLDER = _shipped_folder()  # at import: numba reads its settings when the first kernel is declared
@@ -60,7 +68,7 @@ def cache_folder() -> Path:
 
     Shipped kernels are copied into it, where they were made for the same versions of the libraries.
     """
-    folder = cache_root() / f"kernels-{machine()}"
+    folder = cache_root() / folder_name(vars(numba.config)["CPU_NAME"] or llvm.get_host_cpu_name())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -70,14 +78,12 @@ def cache_folder() -> Path:
         folder.mkdir(exist_ok=True)
     if _SHIPPED_FOLDER is not None:
         with contextlib.suppress(OSError):  # a full disk: what is lacking is compiled, and not kept
-            _add_missing(_SHIPPED_FOLDER / folder.name, folder)
+            _add_missing(_SHIPPED_FOLDER, folder)
     return folder
 
 
 def _add_missing(shipped: Path, folder: Path) -> None:
     """Copy the kernels that a folder lacks: the code of each before its index, by which it is found."""
-    if not shipped.is_dir():
-        return
     has = set(os.listdir(folder))
     for index in shipped.glob("*.nbi"):
         if index.name not in has:

@@ -22,7 +22,6 @@ from trimtab.solvers.bounded_search import BoundSearch, Dives
 from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, Ints, nearest, numbered, reduced
 from trimtab.solvers.construction import construct_assignment
 from trimtab.solvers.dual import Dual, climb, exact_value
-from trimtab.solvers.exact import CoreSearch, core_bound
 from trimtab.solvers.knapsack import Knapsacks, knapsacks_of
 from trimtab.solvers.primal_heuristic import Incumbent, Style
 from trimtab.solvers.problem import AssignmentProblem, BoolArray, IntArray
@@ -388,6 +387,8 @@ def _learn(state: _State, bound: float, nodes: Ints | None) -> None:
 
 def _search_beside(state: _State, width: int) -> None:
     """Run HiGHS on one core to its end, and chains beside it while they may gain."""
+    from trimtab.solvers.exact import CoreSearch, core_bound  # loads HiGHS, which most problems do without
+
     candidates, incumbent = state.candidates, state.incumbent
     kept = _kept(state, width)
     start = incumbent.best if math.isfinite(incumbent.cost) else None

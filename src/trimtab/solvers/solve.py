@@ -19,7 +19,7 @@ from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, nearest, num
 from trimtab.solvers.construction import construct_assignment
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.dual_of_both import dual_of_both
-from trimtab.solvers.exact import CoreSearch, why_infeasible
+from trimtab.solvers.feasibility import why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.problem import AssignmentProblem, FloatArray
 from trimtab.solvers.smoothing import solve_by_dual
@@ -244,6 +244,8 @@ def solve_exact(
     problem: AssignmentProblem, *, time_limit_s: float = TIME_LIMIT_S, begun_s: float | None = None
 ) -> Solution:
     """Solve the whole programme by HiGHS, with a proof if the time allows; time counts from `begun_s`."""
+    from trimtab.solvers.exact import CoreSearch  # loads HiGHS, which most problems do without
+
     begun_s = time.perf_counter() if begun_s is None else begun_s
     free = np.zeros((problem.nodes + 1, problem.capacity.shape[1]))
     candidates = nearest(problem, free, problem.nodes + 1)
