@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,10 @@ def second(x):
     return doubled(x)
 """,
 }
+OLD = """
+import llvmlite.binding as llvm
+llvm.get_host_cpu_features = llvm.targets.FeatureMap  # a processor without any
+"""
 RUN = """
 import users
 found = [k(5) for k in (users.first, users.second)]
@@ -179,27 +184,33 @@ def test_a_temporary_cache_that_others_can_write_to_is_not_used(
 
 
 def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -> None:
-    """As `make kernels` does, with two kernels: compile for the level of the package, ship the folder."""
+    """As `make kernels` does, with two kernels: compile for each level, ship the folders."""
     package = tmp_path / kernel_cache.SHIPPED
     package.mkdir()
     (package / "__init__.py").touch()
     for name, source in OWN.items():
         (tmp_path / f"{name}.py").write_text(source)
 
-    def run(cache: str, **more: str) -> str:
+    def run(cache: str, program: str = RUN, **more: str) -> str:
         path = os.pathsep.join([str(PACKAGE.parent), str(tmp_path)])
         own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TRIMTAB_CACHE_DIR": str(tmp_path / cache)}
-        command = [sys.executable, "-c", RUN]
+        command = [sys.executable, "-c", program]
         done = subprocess.run(
             command, env=os.environ | own | more, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    assert run("built") == "[8, 10] [0, 0]"
-    (folder,) = (tmp_path / "built").glob("kernels-*")
-    folder.rename(package / folder.name)
+    levels = kernel_cache.LEVELS[platform.machine()]
+    for level in levels:
+        assert run(level, NUMBA_CPU_NAME=level, NUMBA_CPU_FEATURES="") == "[8, 10] [0, 0]"
+        (folder,) = (tmp_path / level).glob("kernels-*")
+        folder.rename(package / folder.name)
     assert run("elsewhere") == "[8, 10] [1, 1]"
+    (folder,) = (tmp_path / "elsewhere").glob("kernels-*")
+    assert run("old", OLD + RUN) == "[8, 10] [1, 1]"
+    (old,) = (tmp_path / "old").glob("kernels-*")
+    assert (old.name == folder.name) == (len(levels) == 1)
     assert run("chosen", NUMBA_CPU_NAME="generic") == "[8, 10] [0, 0]"  # another processor was asked for
     (tmp_path / "numbers_of.py").write_text("STEP = 4\n")
     assert run("elsewhere") == "[9, 10] [0, 1]"  # what differs from the shipped is compiled
@@ -210,3 +221,5 @@ def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -
     for file in (tmp_path / "updated" / folder.name).glob("users.first*"):
         file.unlink()
     assert run("updated") == "[9, 10] [1, 1]"  # a folder that is there gets what it lacks
+    shutil.rmtree(package / old.name)
+    assert run("older", OLD + RUN) == "[9, 10] [0, 0]"  # none that this processor can run
