@@ -6,7 +6,7 @@
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
 # make test-clusters  the same programs inside real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), and
-#             whatever else is installed; what is not there is skipped with the reason
+#             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
