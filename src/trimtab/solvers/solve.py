@@ -19,7 +19,7 @@ from trimtab.solvers.candidate_pairs import CandidatePairs, Floats, nearest, num
 from trimtab.solvers.construction import construct_assignment
 from trimtab.solvers.dual import Dual, climb, exact_value
 from trimtab.solvers.dual_of_both import dual_of_both
-from trimtab.solvers.feasibility import why_infeasible
+from trimtab.solvers.infeasibility import why_infeasible
 from trimtab.solvers.matching import is_worth_it, match, places_of
 from trimtab.solvers.problem import AssignmentProblem, FloatArray
 from trimtab.solvers.smoothing import solve_by_dual
