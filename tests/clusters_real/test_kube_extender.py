@@ -25,6 +25,7 @@ from support.kubernetes.control_plane import (
 from support.kubernetes.trimtab_process import COMMAND, Trimtab, events
 from support.ports import reserved_port
 from support.waiting import wait_until
+from trimtab.experiments.scenario.from_recording import scenario_of
 from trimtab.traces.gateway_recording import open_recording, read_requests
 
 pytestmark = pytest.mark.clusters
@@ -145,6 +146,7 @@ def test_a_recording_of_a_cluster_is_compared_and_a_dry_run_has_regrets(
     assert sum(row["regret_stranded_milli"] for row in rows) >= 0.0
     assert trimtab.log("record").splitlines()[-2].startswith("8 pods bound; ")
     table, _ = read_requests(open_recording(folder))
+    assert scenario_of(folder).serving.resources == "bound"
     assert sorted(table["outcome"]) == ["done"] * 6 + ["unknown"] * 2
     command = [sys.executable, "-c", "from trimtab.cli import main; main()"]
     compare = ["compare", "--trace", str(folder), "--policy", "best-fit", "--policy", "round-robin"]

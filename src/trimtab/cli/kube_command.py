@@ -337,8 +337,11 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
+    from trimtab.live.event_loop import new_runner
+
     try:
-        asyncio.run(stoppable())
+        with new_runner() as runner:
+            runner.run(stoppable())
     except BaseExceptionGroup as group:
         raise _first(group) from None
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlencode
+from urllib.request import getproxies_environment
 
 import aiohttp
 import orjson
@@ -61,6 +62,8 @@ class KubeApi:
         from kubernetes.aio.client.rest import RESTClientObject
 
         configuration.connection_pool_maxsize = _CONNECTIONS
+        # Without a proxy a session need not look at the environment, which it does in a thread at each call.
+        configuration.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
         self._configuration, self._limit = configuration, limit
         self._rest = RESTClientObject(configuration)
         self.host: str = configuration.host

@@ -38,7 +38,8 @@ class Ledger:
         self._columns: dict[str, int] = {}
         self._on: dict[str, dict[str, Holding]] = {}
         self._left: dict[str, list[int]] = {}  # node → thousandths of each of its devices
-        self.free = np.zeros((0, 0), np.int64)  # [nodes, resources]; below 0 = others took too much
+        self.total = np.zeros((0, 0), np.int64)  # [nodes, resources] what they offer
+        self.free = np.zeros((0, 0), np.int64)  # the same, what is left; below 0 = others took too much
         self.largest_left = np.zeros(0, np.int64)  # [nodes] thousandths left on the emptiest device
         self.whole_left = np.zeros(0, np.int64)  # [nodes] devices of which nothing is taken
         self.has_devices = np.zeros(0, np.bool_)  # [nodes] they give shares of GPUs
@@ -145,14 +146,15 @@ class Ledger:
 
     def offered(self, name: str) -> NDArray[np.int64]:
         """What each node offers of a resource, [nodes]."""
-        return np.array([node.allocatable.get(name, 0) for node in self.nodes], np.int64)
+        return self._of(self.total, name)
 
     def left(self, name: str) -> NDArray[np.int64]:
         """What is left of a resource on each node, [nodes]."""
-        if name not in self._columns:
-            return np.zeros(len(self.nodes), np.int64)
-        left: NDArray[np.int64] = self.free[:, self._columns[name]]
-        return left
+        return self._of(self.free, name)
+
+    def _of(self, amounts: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+        column = self._columns.get(name)
+        return np.zeros(len(self.nodes), np.int64) if column is None else amounts[:, column]
 
     def _renew(self) -> None:
         self.version += 1
@@ -161,7 +163,8 @@ class Ledger:
         names.update({name: None for holding in self.held.values() for name in holding.pod.needs})
         self._columns = {name: k for k, name in enumerate(names)}
         many = len(self.nodes)
-        self.free = np.zeros((many, len(names)), np.int64)
+        self.total = np.zeros((many, len(names)), np.int64)
+        self.free = self.total.copy()
         self.largest_left, self.whole_left = np.zeros(many, np.int64), np.zeros(many, np.int64)
         self.has_devices = np.array([node.n_devices > 0 for node in self.nodes], np.bool_)
         self._left = {}
@@ -173,9 +176,10 @@ class Ledger:
         node = self.nodes[j]
         for name in node.allocatable:
             self._column(name)
-        self.free[j] = 0
+        self.total[j] = 0
         for name, amount in node.allocatable.items():
-            self.free[j, self._columns[name]] = amount
+            self.total[j, self._columns[name]] = amount
+        self.free[j] = self.total[j]
         self.has_devices[j] = node.n_devices > 0
         self._left[node.name] = [WHOLE_GPU] * node.n_devices
         self._note_devices(j)
@@ -208,7 +212,7 @@ class Ledger:
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = len(self._columns)
-            self.free = np.pad(self.free, ((0, 0), (0, 1)))
+            self.total, self.free = (np.pad(each, ((0, 0), (0, 1))) for each in (self.total, self.free))
         return column
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from trimtab.clusters.kube.objects import Pod
 from trimtab.errors import ApiRefused, ClusterLost
 
 _MOST: Final = 10_000  # notices that wait; older ones are dropped
+_YIELDS_S, _LOOK_S = 1.0, 0.02
 _FIRST_S, _LONGEST_S = 2.0, 60.0  # between two changes of one pod's reason
 
 logger = logging.getLogger(__name__)
@@ -26,9 +28,10 @@ class Notices:
     Reasons hold counts of nodes, which change often: each is told at most every 2 s, later every minute.
     """
 
-    def __init__(self, api: KubeApi, component: str) -> None:
-        self._api, self._component = api, component
-        self._waiting: deque[tuple[str, str, dict[str, Any]]] = deque(maxlen=_MOST)
+    def __init__(self, api: KubeApi, component: str, is_busy: Callable[[], bool]) -> None:
+        """`is_busy`: whether there is more urgent work; notices then wait, each a second at most."""
+        self._api, self._component, self._is_busy = api, component, is_busy
+        self._waiting: deque[tuple[float, str, str, dict[str, Any]]] = deque(maxlen=_MOST)
         self._told: dict[str, tuple[str, float, float]] = {}  # uid → reason, told when, pause until the next
         self._reasons: dict[str, tuple[Pod, str]] = {}  # to be told
         self._came = asyncio.Event()
@@ -42,7 +45,10 @@ class Notices:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._came.wait(), _FIRST_S / 4 if self._reasons else None)
                 continue
-            method, path, body = self._waiting.popleft()
+            if self._is_busy() and time.monotonic() - self._waiting[0][0] < _YIELDS_S:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            _, method, path, body = self._waiting.popleft()
             try:
                 await (self._api.post if method == "POST" else self._api.patch)(path, body)
             except (ApiRefused, ClusterLost) as error:
@@ -71,7 +77,7 @@ class Notices:
             "reportingInstance": self._component,
             "source": {"component": self._component},
         }
-        self._waiting.append(("POST", f"/api/v1/namespaces/{pod.namespace}/events", body))
+        self._waiting.append((time.monotonic(), "POST", f"/api/v1/namespaces/{pod.namespace}/events", body))
         self._came.set()
 
     def unschedulable(self, pod: Pod, message: str) -> None:
@@ -102,5 +108,5 @@ class Notices:
                 "message": message[:1024],
             }
             path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
-            self._waiting.append(("PATCH", path, {"status": {"conditions": [condition]}}))
+            self._waiting.append((now_s, "PATCH", path, {"status": {"conditions": [condition]}}))
             self.event(pod, "Warning", "FailedScheduling", message, "Scheduling")

@@ -187,6 +187,7 @@ class PolicyChoice:
         for i, image in enumerate(self._images):
             for j, node in enumerate(ledger.nodes):
                 driver.resident[j, i] = image in node.images
+        self._gpu_gib = np.array([node.gpu_gib for node in ledger.nodes])
         self._rows = {}
         for holding in ledger.held.values():
             if holding.node_name in ledger.index and _demand(holding.pod) in self._classes:
@@ -206,8 +207,12 @@ class PolicyChoice:
         """What is taken on each node, [nodes, resources]."""
         ledger = self._ledger
         gpus = _gpu_milli(ledger.use(SHARE), [ledger.use(name) for name in GPUS])
-        memory = gpus / WHOLE_GPU * np.array([node.gpu_gib for node in ledger.nodes])
-        columns = ledger.use("cpu") / 1000.0, ledger.use("memory") / _GIB, gpus, memory
+        columns = (
+            ledger.use("cpu") / 1000.0,
+            ledger.use("memory") / _GIB,
+            gpus,
+            gpus / WHOLE_GPU * self._gpu_gib,
+        )
         return np.asarray(np.maximum(0.0, np.stack(columns, axis=1)))
 
 

@@ -79,7 +79,7 @@ class Scheduler(Listener):
         self.degraded = self._choice.degraded
         self._has_order = decider.order.orders()
         self._label = decider.label
-        self._notices = Notices(api, name)
+        self._notices = Notices(api, name, lambda: bool(self._tasks))
         self._groups = PodGroups(api)
         self._preemption = Preemption(api, self.ledger, self._feasible) if preempts else None
         self._keys: dict[str, float] = {}  # uid → by which it waits

@@ -183,7 +183,7 @@ def _service(
 
 def _serving(options: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in options.items() if name in ServingSpec.model_fields}
-    return {**known, "cancel": "always", "resources": "reported"}
+    return {"cancel": "always", "resources": "reported", **known}
 
 
 @dataclass(frozen=True, slots=True)

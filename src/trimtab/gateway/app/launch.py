@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
@@ -17,6 +15,7 @@ from trimtab.gateway.config import GatewayConfig, Overrides
 from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import HostPort
 from trimtab.gateway.tenancy.tenants import ShownKeys, with_new_keys
+from trimtab.live.event_loop import new_runner
 
 if TYPE_CHECKING:
     from trimtab.gateway.app.lifecycle import Sockets
@@ -94,23 +93,6 @@ async def _start(
             await compile_first(policies, quiet=quiet)
     preload_numba()
     await run_process(config, sockets, reload, ready)
-
-
-def new_runner() -> asyncio.Runner:
-    """A runner with an event loop: uvloop's if it is installed, with a finer clock.
-
-    uvloop's own clock counts whole milliseconds and stands still during an iteration. That is too coarse for
-    estimates from durations, and for recordings.
-    """
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-
-    class Loop(uvloop.Loop):
-        time = staticmethod(monotonic)  # same origin as uvloop's clock
-
-    return asyncio.Runner(loop_factory=Loop)
 
 
 @contextmanager
