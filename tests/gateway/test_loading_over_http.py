@@ -14,7 +14,7 @@ import pytest
 from support.gateway.loading_backend import LoadingBackend
 from support.gateway.served_gateway import serving_here
 from support.waiting import until
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.nodes.node_state import Hold
 from trimtab.gateway.observe.exposition import exposition
@@ -66,7 +66,9 @@ nodes:
 class Bench:
     """Two backends and a gateway."""
 
-    def __init__(self, gateway: Gateway, url: str, backends: tuple[LoadingBackend, LoadingBackend]) -> None:
+    def __init__(
+        self, gateway: GatewayCore, url: str, backends: tuple[LoadingBackend, LoadingBackend]
+    ) -> None:
         self.gateway, self.url, self.backends = gateway, url, backends
         self.session = aiohttp.ClientSession()
 

@@ -10,7 +10,7 @@ import pytest
 from support.gateway.node_world import Backend
 from support.gateway.served_gateway import serving_here
 from support.waiting import until
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.observe.exposition import exposition
 from trimtab.gateway.observe.status import node_figures
@@ -84,11 +84,11 @@ async def test_the_node_that_others_keep_busy_gets_next_to_nothing() -> None:
             assert served(backends) == {"calm": 0, "busy": 40}
 
 
-def figures(gateway: Gateway) -> dict[str, SignalFigures]:
+def figures(gateway: GatewayCore) -> dict[str, SignalFigures]:
     return gateway.dispatcher.registry.signal_figures()
 
 
-def shown(gateway: Gateway) -> None:
+def shown(gateway: GatewayCore) -> None:
     """Status and metrics show it."""
     store, nodes = gateway.metrics.store(), gateway.fleet.present()
     calm, busy = (

@@ -34,13 +34,13 @@ from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.decide.dispatch_rules import DispatchRules, PolicyChoice
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
 from trimtab.gateway.decide.learning import ClassKey, NewEstimate, ServiceEstimates
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import NodeSpec
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.live.clock import Rank
 from trimtab.policies.catalogue import find, names
 

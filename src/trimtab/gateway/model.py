@@ -5,7 +5,7 @@ Times are seconds of the event loop's clock (`loop.time()`). Tests may use a vir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -275,6 +275,7 @@ class Exchange:
 
     is_inner = False  # it is one of the gateway itself, for requests of clients
     only_node = ""  # the name of the node that alone can serve it; "" = any
+    subset: frozenset[int] | None = None  # positions of the nodes that may serve it; None = all
 
     def __init__(self) -> None:
         self.id = ""  # x-request-id, the client's or ours
@@ -374,6 +375,12 @@ class Dispatcher(Protocol):
     def release(self, node: Node, exchange: Exchange) -> None:
         """Release the slot of one of two hedged attempts. The other attempt goes on."""
 
+    def moved(self, exchange: Exchange, node: Node) -> None:
+        """A proxy has sent a running request to this node instead: its slot moves along."""
+
+    def able(self, exchange: Exchange) -> list[Node]:
+        """The nodes that get work and can serve it, now or later; the least requests in flight first."""
+
 
 class Observer:
     """Base of parts that observe exchanges: metrics, recorder, decision records, logs.
@@ -413,3 +420,29 @@ class DecisionListener:
 
 
 Observers = Sequence[Observer]
+
+
+class ObserverCalls(NamedTuple):
+    """What to call at each event. Methods that an observer inherits unchanged are not called."""
+
+    arrived: tuple[Callable[[Exchange], None], ...]
+    started: tuple[Callable[[Exchange, Attempt], None], ...]
+    lost: tuple[Callable[[Exchange, Attempt], None], ...]
+    ended: tuple[Callable[[Sequence[Exchange]], None], ...]
+    inner_ended: tuple[Callable[[Sequence[Exchange]], None], ...]
+
+    @classmethod
+    def of(cls, observers: Observers) -> ObserverCalls:
+        """The calls of these observers, in their order."""
+        return cls(
+            tuple(one.arrived for one in observers if _is_own(one, "arrived")),
+            tuple(one.started for one in observers if _is_own(one, "started")),
+            tuple(one.lost for one in observers if _is_own(one, "lost")),
+            tuple(one.ended for one in observers if _is_own(one, "ended")),
+            tuple(one.ended for one in observers if getattr(one, "sees_inner", False)),
+        )
+
+
+def _is_own(observer: Observer, name: str) -> bool:
+    """Whether the observer's class overrides the method for this event."""
+    return getattr(type(observer), name, None) is not getattr(Observer, name)

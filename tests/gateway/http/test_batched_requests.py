@@ -16,9 +16,9 @@ from support.gateway.plane import Plane, closed, gateway
 from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.api.grouped_bodies import divided, texts_of
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.grouped_requests import GroupedRequests
 from trimtab.gateway.model import Outcome, Tenant
+from trimtab.gateway.tenancy.admission import Admission
 
 EMBEDDINGS = "/v1/embeddings"
 TENANTS = {hashlib.sha256(name).digest(): Tenant(name.decode(), i) for i, name in enumerate((b"k", b"other"))}

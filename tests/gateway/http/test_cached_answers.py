@@ -20,7 +20,6 @@ from support.gateway.served_gateway import serving_here
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.config.routes import Resolved
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.cached_answers import (
     CacheControl,
     ResultCache,
@@ -30,6 +29,7 @@ from trimtab.gateway.http.cached_answers import (
 )
 from trimtab.gateway.model import Kind, Outcome, Tenant
 from trimtab.gateway.observe.exposition import exposition
+from trimtab.gateway.tenancy.admission import Admission
 
 TENANTS = {hashlib.sha256(name).digest(): Tenant(name.decode(), i) for i, name in enumerate((b"k", b"other"))}
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"

@@ -8,8 +8,8 @@ from support.gateway.plane import KEY_DIGEST, answers, gateway, ok, post
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config import TenantLimits
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.model import Tenant
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.gateway.tenancy.tenant_limits import Limits, duration
 
 ORIGIN = "https://app.example.org"

@@ -6,7 +6,8 @@ import asyncio
 
 from support.gateway.plane import answers, gateway, ok, post, read_request
 from support.waiting import until
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
+from trimtab.gateway.app.http_plane import HttpPlane
 from trimtab.gateway.config import GatewayConfig
 
 
@@ -39,7 +40,7 @@ async def test_what_waits_is_closed_at_once_and_what_works_when_it_has_ended() -
 async def test_a_node_that_leaves_the_fleet_leaves_its_connections_too() -> None:
     nodes = [{"name": name, "url": "http://127.0.0.1:9", "models": ["m"]} for name in ("a", "b")]
     config = GatewayConfig.model_validate({"insecure_no_auth": True, "nodes": nodes})
-    made = Gateway(config, asyncio.get_running_loop())
+    made = GatewayCore(config, asyncio.get_running_loop(), HttpPlane)
     try:
         pools = [made.plane.context.pools.of(node) for node in made.fleet.nodes]
         made.fleet.remove("a")

@@ -17,11 +17,11 @@ from aiohttp.test_utils import TestServer
 
 from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.http.admission import wants_async
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_views import VideoFields
 from trimtab.gateway.job_api.node_runner import NodeJobs, NodeRunner, RunnerSettings, Surroundings
 from trimtab.gateway.model import Cause, Endpoint, Exchange, Facts, Node, Outcome, Refusal, Tenant
+from trimtab.gateway.tenancy.admission import wants_async
 from trimtab.jobs import JobQueue, JobSettings, JobStore
 
 

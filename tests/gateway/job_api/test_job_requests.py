@@ -9,18 +9,19 @@ import pytest
 
 from support.gateway.plane import answers, gateway, ok, post
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
+from trimtab.gateway.app.http_plane import HttpPlane
 from trimtab.gateway.app.lifecycle import surroundings
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.maintenance import StoreSpec
 from trimtab.gateway.decide.pools import SPARE_TENANTS
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_requests import job_request
 from trimtab.gateway.job_api.job_service import JobService
 from trimtab.gateway.model import Refusal, Tenant
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.gateway.tenancy.tenant_limits import Limits
 
 ASYNC = b"prefer: respond-async\r\n"
@@ -67,7 +68,7 @@ async def test_who_prefers_to_be_answered_later_gets_a_job(prefer: bytes, status
 async def test_tenants_of_jobs_have_accounts_at_the_policy(tmp_path: Path) -> None:
     store = StoreSpec(url=f"sqlite:///{tmp_path / 'store.db'}", results_folder=tmp_path / "results")
     config = GatewayConfig(insecure_no_auth=True, store=store)
-    made = Gateway(config, asyncio.get_running_loop())
+    made = GatewayCore(config, asyncio.get_running_loop(), HttpPlane)
     try:
         around = surroundings(made, JobService(config))
         tenants = [around.tenant(f"t{k}") for k in range(2 * SPARE_TENANTS)]

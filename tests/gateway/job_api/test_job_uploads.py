@@ -20,13 +20,13 @@ from support.gateway.plane import Plane, gateway, read_request
 from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.routes import RouteSpec, resolved
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import NodeJobs, NodeRunner, RunnerSettings, Surroundings
 from trimtab.gateway.model import Refusal, Tenant
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.jobs import JobFiles, JobInput, JobQueue, JobSettings, JobState, JobStore, StagedInput, job_files
 
 MIB = 1 << 20

@@ -16,8 +16,9 @@ from aiohttp.test_utils import TestServer
 
 from support.gateway.plane import listening
 from support.waiting import until
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.app.gateway_control import GatewayControl
+from trimtab.gateway.app.http_plane import HttpPlane
 from trimtab.gateway.app.lifecycle import opened
 from trimtab.gateway.app.node_changes import NodeChanges
 from trimtab.gateway.config import GatewayConfig
@@ -53,7 +54,7 @@ class Served:
     """What a test holds."""
 
     def __init__(
-        self, gateway: Gateway, service: JobService, changes: NodeChanges, keys: RunTimeKeys, url: str
+        self, gateway: GatewayCore, service: JobService, changes: NodeChanges, keys: RunTimeKeys, url: str
     ) -> None:
         self.gateway, self.service, self.changes, self.keys, self.url = gateway, service, changes, keys, url
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
@@ -88,7 +89,7 @@ async def serving(folder: Path, nodes: list[dict[str, Any]], **limits: object) -
     chosen = {"nodes": nodes, "store": store, "queue": {"max_wait_s": 20}, "limits": limits}
     config = GatewayConfig.model_validate({"insecure_no_auth": True} | chosen)
     service = JobService(config)
-    gateway, sock = Gateway(config, asyncio.get_running_loop(), jobs=service), listening()
+    gateway, sock = GatewayCore(config, asyncio.get_running_loop(), HttpPlane, jobs=service), listening()
     async with opened(gateway, service, sock) as (changes, keys):
         served = Served(gateway, service, changes, keys, f"http://127.0.0.1:{sock.getsockname()[1]}")
         await until(lambda: not gateway.unready_reason)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from support.gateway.app_backend import AppBackend
 from support.gateway.served_gateway import serving_here
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
 
 PATIENT_S = 200.0
 
@@ -75,7 +75,7 @@ class Backend(AppBackend):
 class Served:
     """The gateway, and a client of it."""
 
-    def __init__(self, gateway: Gateway, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, gateway: GatewayCore, url: str, session: aiohttp.ClientSession) -> None:
         self.gateway, self._url, self._session = gateway, url, session
 
     async def chat(self, model: str, key: str = "") -> tuple[int, Any, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from support.gateway.stub_dispatcher import Notes, RoundRobin, node_at
 from trimtab.gateway.api.endpoints import Endpoints
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.model import Exchange, Tenant
+from trimtab.gateway.tenancy.admission import Admission
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'

@@ -16,7 +16,8 @@ from aiohttp import web
 from support import waiting
 from support.gateway.app_backend import AppBackend
 from support.served import START_S, WAIT_S, Served, spawn
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
+from trimtab.gateway.app.http_plane import HttpPlane
 from trimtab.gateway.config import parse_config
 
 OPEN = {"listen": "127.0.0.1:0", "admin": {"listen": "127.0.0.1:0"}, "insecure_no_auth": True}
@@ -126,9 +127,9 @@ async def serving(folder: Path, config: dict[str, Any]) -> AsyncIterator[ServedG
 
 
 @contextlib.asynccontextmanager
-async def serving_here(config: str, file: str = "g.yaml") -> AsyncIterator[tuple[Gateway, str]]:
+async def serving_here(config: str, file: str = "g.yaml") -> AsyncIterator[tuple[GatewayCore, str]]:
     """A gateway in the test's own loop, and its URL."""
-    gateway = Gateway(parse_config(config, file), asyncio.get_running_loop())
+    gateway = GatewayCore(parse_config(config, file), asyncio.get_running_loop(), HttpPlane)
     sock = socket.create_server(("127.0.0.1", 0))
     await gateway.open(sock)
     try:

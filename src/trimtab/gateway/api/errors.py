@@ -69,6 +69,23 @@ def _text(message: str) -> str:
     return message if message.isascii() else message.encode("utf-8", "replace").decode("utf-8")
 
 
+def refusal_headers(refusal: Refusal, dialect: Dialect, request_id: str) -> list[tuple[str, str]]:
+    """The headers of a refusal, without its length."""
+    headers = [("content-type", "application/json")]
+    if request_id:
+        shown = _NOT_HEADER.sub("", request_id)
+        headers.append(("x-request-id", shown))
+        if dialect is Dialect.ANTHROPIC:
+            headers.append(("request-id", shown))
+    if refusal.retry_after_s > 0:
+        headers.append(("retry-after", str(math.ceil(min(refusal.retry_after_s, 1e9)))))
+    if refusal.allow:
+        headers.append(("allow", _NOT_HEADER.sub("", ", ".join(refusal.allow))))
+    if refusal.status == 401:
+        headers.append(("www-authenticate", "Bearer"))
+    return headers
+
+
 def response_bytes(
     refusal: Refusal,
     dialect: Dialect,
@@ -85,19 +102,9 @@ def response_bytes(
     body = error_body(refusal, dialect, request_id)
     lines = [
         f"HTTP/1.1 {refusal.status} {_REASONS.get(refusal.status, 'Error')}",
-        "content-type: application/json",
+        *(f"{name}: {value}" for name, value in refusal_headers(refusal, dialect, request_id)),
         f"content-length: {len(body)}",
     ]
-    if request_id:
-        lines.append(f"x-request-id: {_NOT_HEADER.sub('', request_id)}")
-        if dialect is Dialect.ANTHROPIC:
-            lines.append(f"request-id: {_NOT_HEADER.sub('', request_id)}")
-    if refusal.retry_after_s > 0:
-        lines.append(f"retry-after: {math.ceil(min(refusal.retry_after_s, 1e9))}")
-    if refusal.allow:
-        lines.append(f"allow: {_NOT_HEADER.sub('', ', '.join(refusal.allow))}")
-    if refusal.status == 401:
-        lines.append("www-authenticate: Bearer")
     if close:
         lines.append("connection: close")
     head = ("\r\n".join(lines) + "\r\n").encode("ascii") + own + b"\r\n"

@@ -1,4 +1,4 @@
-"""Assembles the gateway from a configuration."""
+"""Assembles the gateway from a configuration: all but the way in which requests of clients come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Protocol
 
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
@@ -19,24 +19,13 @@ from trimtab.gateway.app.readiness import HEALTHY, compile_elsewhere, model_rows
 from trimtab.gateway.app.recorder_setup import new_recorder
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
-from trimtab.gateway.http.data_plane import DataPlane, make_context
-from trimtab.gateway.http.grouped_requests import GroupedRequests
-from trimtab.gateway.http.proxied_exchange import ProxiedExchange
-from trimtab.gateway.http.request import IncomingExchange
 from trimtab.gateway.job_api.job_service import JobService
-from trimtab.gateway.model import (
-    Kind,
-    LoadEvent,
-    Observer,
-    Refusal,
-    Tenant,
-)
+from trimtab.gateway.model import Kind, LoadEvent, Observer, Refusal, Tenant
 from trimtab.gateway.nodes.address import AllowedNetworks, parse_base
 from trimtab.gateway.nodes.discovery import DnsNodes, FileSource, FollowedNodes, Registrar, reconcile
-from trimtab.gateway.nodes.fleet import Fleet, RemovalHook
+from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.health_manager import HealthManager
 from trimtab.gateway.nodes.item_loader import ItemLoader
 from trimtab.gateway.nodes.node_resources import resource_use
@@ -46,6 +35,7 @@ from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
 from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.record.recorder import NodeEvents
+from trimtab.gateway.tenancy.admission import Admission, ClientExchange
 from trimtab.gateway.tenancy.tenants import Tenants
 
 logger = logging.getLogger(__name__)
@@ -69,19 +59,43 @@ _FIXED = (
 )
 
 
-class Gateway:
-    """A running gateway: its parts, its start and end, its reloads."""
+class Plane(Protocol):
+    """Brings requests of clients to the core, and the decisions back."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the process is about to end."""
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Take requests from now on."""
+
+    def obey(self, config: GatewayConfig) -> None:
+        """Apply another configuration."""
+
+    async def drain(self, timeout_s: float, delay_s: float) -> int:
+        """Serve for another `delay_s`, then wait for open requests. Returns the number that did not end."""
+
+    async def close(self) -> None:
+        """End every request at once."""
+
+
+class GatewayCore:
+    """A running gateway: its parts, its start and end, its reloads.
+
+    `plane` is mounted on it: it makes the plane that clients reach it by.
+    """
 
     def __init__(
         self,
         config: GatewayConfig,
         loop: asyncio.AbstractEventLoop,
+        plane: Callable[[GatewayCore], Plane],
         *,
         environ: Mapping[str, str] = os.environ,
         jobs: JobService | None = None,
     ) -> None:
         self.config, self.loop = config, loop
-        self._jobs = jobs  # None: jobs are not kept
+        self.jobs = jobs  # None: jobs are not kept
         self._begun_with = config  # the values of keys that a reload cannot change
         self.environ = environ
         self._created = int(time.time())
@@ -103,22 +117,9 @@ class Gateway:
         self._spans = self._new_spans()
         self.admission = self._new_admission()
         self.on_reloaded: list[Callable[[GatewayConfig], None]] = []
-        self.plane = DataPlane(
-            make_context(
-                loop,
-                config_mapping.settings_of(config),
-                self.admission,
-                self.dispatcher,
-                self._observers(),
-                self._local,
-                self.fleet.stall_detector,
-            )
-        )
-        self.plane.context.links = self.dispatcher.signals.links
-        self._use_result_cache(config)
-        self._use_grouping(config)
-        self.fleet.listeners.append(RemovalHook(self.plane.context.pools.remove))
+        self.observers = self._observers()
         self.dispatcher.log.listeners.append(self.metrics)
+        self.plane = plane(self)
         self._sources_of_nodes: list[FollowedNodes | FileSource] = []
         self._registrar = self._new_registrar()
         self._ticking: asyncio.Task[None] | None = None
@@ -143,12 +144,6 @@ class Gateway:
         if listening is not None:
             await self.plane.serve(listening)
 
-    async def drain(self, timeout_s: float, delay_s: float) -> int:
-        """Serve for another `delay_s`, then wait for open requests. Returns the number that did not end."""
-        if self.config.reuse_port:
-            await self.plane.stop_accepting()
-        return await self.plane.drain(timeout_s, delay_s)
-
     async def close(self) -> None:
         """Close all parts."""
         if self._ticking is not None:
@@ -170,7 +165,7 @@ class Gateway:
     @property
     def unready_reason(self) -> str:
         """Why no request can be served now; "" = a node that has answered a check gets work."""
-        if self.plane.context.draining:
+        if self.plane.draining:
             return "this gateway is about to end"
         fleet = self.fleet
         answered = [node for node in fleet.nodes if fleet.state(node).was_up]
@@ -202,13 +197,11 @@ class Gateway:
         self.maintenance.look()
         await self.dispatcher.open()
         self._refresh_admission()
-        self.plane.context.obey(config_mapping.settings_of(config))
-        self._use_result_cache(config)
-        self._use_grouping(config)
+        self.plane.obey(config)
         self._know_models()
         self._log_policy_notes()
-        if self._jobs is not None:
-            self._jobs.declare(config)
+        if self.jobs is not None:
+            self.jobs.declare(config)
         for tell in self.on_reloaded:
             tell(config)
         changed = sorted(
@@ -226,14 +219,14 @@ class Gateway:
             parts.append(self.recorder)
         if self._spans is not None:
             parts.append(self._spans)
-        if self._jobs is not None:
-            parts.append(UsageObserver(self._jobs.usage))
+        if self.jobs is not None:
+            parts.append(UsageObserver(self.jobs.usage))
         return tuple(parts)
 
     @property
     def job_counts(self) -> dict[str, int]:
         """Jobs by state."""
-        return {} if self._jobs is None else self._jobs.counts
+        return {} if self.jobs is None else self.jobs.counts
 
     def _shadow(self) -> str:
         return "" if self.config.shadow is None else self.config.shadow.policy
@@ -276,18 +269,6 @@ class Gateway:
         if self.recorder is not None:
             self.recorder.loaded(event)
 
-    def _use_result_cache(self, config: GatewayConfig) -> None:
-        """Answers of before are forgotten: routes may mean other models now."""
-        self.results.obey(config_mapping.result_cache_options(config))
-        self.plane.context.results = self.results if self.results.options.routes else None
-
-    def _use_grouping(self, config: GatewayConfig) -> None:
-        split = frozenset(name for name, model in config.models.items() if model.split)
-        batch = frozenset(name for name, model in config.models.items() if model.batch)
-        groupings = self.dispatcher.groupings
-        grouped = GroupedRequests(split, groupings.part_sizes, batch, groupings.batching)
-        self.plane.context.grouping = grouped if split or batch else None
-
     def _new_admission(self) -> Admission:
         admission = Admission(
             endpoints=Endpoints(),
@@ -297,7 +278,7 @@ class Gateway:
             ready=self.dispatcher.registry.ready,
             tokens=self.dispatcher.registry.tokens,
             count_usage=True,
-            jobs=self._jobs is not None,
+            jobs=self.jobs is not None,
             now_s=self.loop.time,
         )
         self.admission = admission
@@ -372,7 +353,8 @@ class Gateway:
 
     # --- requests that the gateway answers itself
 
-    async def _local(self, exchange: IncomingExchange, body: bytes) -> LocalAnswer | Refusal:
+    def answer(self, exchange: ClientExchange) -> LocalAnswer | Refusal:
+        """The answer to a request that is about the gateway itself."""
         endpoint = exchange.endpoint
         assert endpoint is not None
         if endpoint.kind is Kind.HEALTH:
@@ -387,9 +369,7 @@ class Gateway:
             if exchange.tenant is not None and (rules := exchange.tenant.rules) is not None:
                 rows = {name: row for name, row in rows.items() if rules.allows(name)}
             return models_answer(rows, path_id(endpoint, exchange.path))
-        if self._jobs is None:
-            return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
-        return await self._jobs.answer(cast(ProxiedExchange, exchange), body)
+        return Refusal(503, "no_jobs", "Jobs are not kept by this gateway.")
 
 
 def _needs_restart(begun_with: GatewayConfig, wanted: GatewayConfig) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.admin.control import Json, Status
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.app.node_changes import NodeChanges
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.job_api.job_service import JobService
@@ -24,7 +24,7 @@ class GatewayControl:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: GatewayCore,
         reload: Reload | None,
         service: JobService,
         changes: NodeChanges,
@@ -118,7 +118,7 @@ class GatewayControl:
             "started_at": self._began_s,
             "listen": gateway.config.listen,
             "ready": not gateway.unready_reason,
-            "draining": gateway.plane.context.draining,
+            "draining": gateway.plane.draining,
             "nodes": await self.nodes(),
             "queue": _queue(gateway),
             "policy": {
@@ -144,7 +144,7 @@ class GatewayControl:
         return payload
 
 
-def _queue(gateway: Gateway) -> Json:
+def _queue(gateway: GatewayCore) -> Json:
     """The requests that wait for a node."""
     dispatcher = gateway.dispatcher
     waiting = dispatcher.waiting()
@@ -157,7 +157,7 @@ def _queue(gateway: Gateway) -> Json:
     }
 
 
-def _shadow(gateway: Gateway) -> Json | None:
+def _shadow(gateway: GatewayCore) -> Json | None:
     """The comparison of the shadow policy with the live one; None = no shadow policy.
 
     `disagreement_frac` is counted. `predicted_…` are predictions for single requests, from the estimates.

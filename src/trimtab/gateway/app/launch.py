@@ -18,6 +18,7 @@ from trimtab.gateway.tenancy.tenants import ShownKeys, with_new_keys
 from trimtab.live.event_loop import new_runner
 
 if TYPE_CHECKING:
+    from trimtab.gateway.app.assembly import GatewayCore, Plane
     from trimtab.gateway.app.lifecycle import Sockets
     from trimtab.gateway.demo import DemoNode
 
@@ -63,17 +64,47 @@ def _run(
         if not quiet:
             _say(clients, admin, keys, link, example_model)
 
+    from trimtab.gateway.app.http_plane import HttpPlane
+
     with (
         listening(config.listen_address, "listen", config.reuse_port) as clients,
         listening(config.admin_address, "admin.listen") as admin,
         new_runner() as runner,
     ):
-        runner.run(_start(config, Sockets(clients, admin), reload, ready, quiet))
+        runner.run(_start(config, Sockets(clients, admin), HttpPlane, reload, ready, quiet))
+
+
+def pick(config: GatewayConfig, *, reload: Reload, quiet: bool = False) -> None:
+    """Pick endpoints for a proxy until a signal arrives.
+
+    Raises ConfigError: a port is in use, or a file cannot be written or read.
+    """
+    from trimtab.gateway.app.lifecycle import Sockets
+    from trimtab.gateway.app.picker_plane import PickerPlane
+
+    raise_open_files()
+    collect_later()
+    with (
+        listening(config.picker.address, "picker.listen", config.reuse_port, is_bound_only=True) as proxy,
+        listening(config.admin_address, "admin.listen") as admin,
+        new_runner() as runner,
+    ):
+        address = _url(proxy).replace("http", "grpc" if config.picker.tls is None else "grpcs")
+
+        def ready(link: str) -> None:
+            if not quiet:
+                print(
+                    "\n".join([f"trimtab picks endpoints at {address}", *_admin_lines(admin, link)]),
+                    flush=True,
+                )
+
+        runner.run(_start(config, Sockets(proxy, admin), PickerPlane, reload, ready, quiet))
 
 
 async def _start(
     config: GatewayConfig,
     sockets: Sockets,
+    plane: Callable[[GatewayCore], Plane],
     reload: Reload | None,
     ready: Callable[[str], None],
     quiet: bool,
@@ -81,26 +112,29 @@ async def _start(
     """Compile what the kernel cache lacks, then serve."""
     from trimtab.compiled.numba_extras import preload_numba
     from trimtab.gateway.app.config_mapping import policies_of, settings_of
+    from trimtab.gateway.app.http_plane import HttpPlane
     from trimtab.gateway.app.lifecycle import run_process
     from trimtab.gateway.app.readiness import are_compiled, compile_first, not_ready
 
     policies = policies_of(config)
     if not are_compiled(policies):
         async with contextlib.AsyncExitStack() as meanwhile:
-            if not config.reuse_port:  # else the other replicas on the port answer
+            if plane is HttpPlane and not config.reuse_port:  # else the other replicas on the port answer
                 says = "it compiles policies, once on this machine"
                 await meanwhile.enter_async_context(not_ready(sockets.clients, settings_of(config), says))
             await compile_first(policies, quiet=quiet)
     preload_numba()
-    await run_process(config, sockets, reload, ready)
+    await run_process(config, sockets, plane, reload, ready)
 
 
 @contextmanager
-def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterator[socket.socket]:
+def listening(
+    address: HostPort, field: str, reuse_port: bool = False, *, is_bound_only: bool = False
+) -> Iterator[socket.socket]:
     """A listening socket. Raises ConfigError if the address cannot be used.
 
-    On a shared port the socket is only bound, and it listens once the gateway serves. Until then the other
-    replicas on the port get all connections.
+    On a shared port, or with `is_bound_only`, the socket is only bound, and it listens once the gateway
+    serves. Until then the other replicas on the port get all connections.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
@@ -110,7 +144,7 @@ def listening(address: HostPort, field: str, reuse_port: bool = False) -> Iterat
             if reuse_port:
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             found.bind((address.host, address.port))
-            if not reuse_port:
+            if not (reuse_port or is_bound_only):
                 found.listen(BACKLOG)
         except OSError as error:
             value = f"{address.host}:{address.port}"
@@ -150,16 +184,17 @@ def _say(
 ) -> None:
     """Print the addresses and how to use them. This is the command's output, so it is not logged."""
     url, admin_url = _url(clients), _url(admin)
-    lines = [
-        f"trimtab serves {url}",
-        f"  dashboard   {admin_url}/login?token={link}   (good once)",
-        f"  metrics     {admin_url}/metrics",
-    ]
+    lines = [f"trimtab serves {url}", *_admin_lines(admin, link)]
     if keys is not None:
         lines += [f"  key         {keys.client}   (shown once)", f"  admin key   {keys.admin}   (shown once)"]
     if example_model is not None:
         lines += ["", "try:", _chat(url, keys, example_model), _nodes(admin_url, keys)]
     print("\n".join(lines), flush=True)
+
+
+def _admin_lines(admin: socket.socket, link: str) -> list[str]:
+    url = _url(admin)
+    return [f"  dashboard   {url}/login?token={link}   (good once)", f"  metrics     {url}/metrics"]
 
 
 def _chat(url: str, keys: ShownKeys | None, model: str) -> str:

@@ -15,7 +15,7 @@ from trimtab.errors import UsageError
 from trimtab.gateway.admin.admin_app import AdminApp, serve_admin
 from trimtab.gateway.admin.auth import AdminAuth
 from trimtab.gateway.admin.control import Control
-from trimtab.gateway.app.assembly import Gateway
+from trimtab.gateway.app.assembly import GatewayCore, Plane
 from trimtab.gateway.app.config_mapping import prices_of
 from trimtab.gateway.app.gateway_control import GatewayControl, Reload
 from trimtab.gateway.app.node_changes import NodeChanges
@@ -39,13 +39,17 @@ class Sockets:
 
 
 async def run_process(
-    config: GatewayConfig, sockets: Sockets, reload: Reload | None, ready: Callable[[str], None]
+    config: GatewayConfig,
+    sockets: Sockets,
+    plane: Callable[[GatewayCore], Plane],
+    reload: Reload | None,
+    ready: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `ready` is called with the token of a sign-in link."""
     set_up_logs(config.telemetry.log_format)
     asyncio.get_running_loop().set_exception_handler(LoopErrors())
     service = JobService(config)
-    gateway = Gateway(config, asyncio.get_running_loop(), jobs=service)
+    gateway = GatewayCore(config, asyncio.get_running_loop(), plane, jobs=service)
     async with opened(gateway, service, sockets.clients) as (changes, keys):
         control = GatewayControl(gateway, reload, service, changes, keys)
         auth = AdminAuth(_admin_keys(gateway, config), open_to_all=config.insecure_no_auth)
@@ -61,22 +65,22 @@ async def run_process(
             await server.close()
 
 
-async def _drain(gateway: Gateway, service: JobService, number: signal.Signals) -> None:
+async def _drain(gateway: GatewayCore, service: JobService, number: signal.Signals) -> None:
     """Wait for clients' requests and jobs, at the same time. Ctrl-C skips the delay for load balancers."""
     timeout_s = gateway.config.drain_s
     delay_s = gateway.config.shutdown_delay_s if number is signal.SIGTERM else 0.0
-    left = sum(await asyncio.gather(gateway.drain(timeout_s, delay_s), service.drain(timeout_s)))
+    left = sum(await asyncio.gather(gateway.plane.drain(timeout_s, delay_s), service.drain(timeout_s)))
     if left:
         logger.warning("%d requests were not finished when the time to drain was up", left)
 
 
-def _admin_keys(gateway: Gateway, config: GatewayConfig) -> list[bytes]:
+def _admin_keys(gateway: GatewayCore, config: GatewayConfig) -> list[bytes]:
     return [bytes.fromhex(digest) for digest in config.admin.digests(gateway.environ)]
 
 
 @asynccontextmanager
 async def opened(
-    gateway: Gateway, service: JobService, clients: socket.socket
+    gateway: GatewayCore, service: JobService, clients: socket.socket
 ) -> AsyncIterator[tuple[NodeChanges, RunTimeKeys]]:
     """Open the gateway on this socket, and its jobs; close both at the end of the block."""
     changes = NodeChanges(
@@ -91,7 +95,7 @@ async def opened(
     shared = SharedLimits(service.store, gateway.tenants, gateway.loop.time)
     try:
         around = surroundings(gateway, service)
-        await service.open(gateway.dispatcher, around, gateway.admission, gateway.plane.context.observers)
+        await service.open(gateway.dispatcher, around, gateway.admission, gateway.observers)
         await changes.open()
         await keys.open()
         if gateway.config.limits.shared:
@@ -106,7 +110,7 @@ async def opened(
         await gateway.close()
 
 
-def surroundings(gateway: Gateway, service: JobService) -> Surroundings:
+def surroundings(gateway: GatewayCore, service: JobService) -> Surroundings:
     """The parts of the gateway that jobs use."""
     return Surroundings(
         node=gateway.fleet.find,

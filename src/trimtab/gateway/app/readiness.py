@@ -19,12 +19,12 @@ from trimtab.engine.policy_errors import Fallback
 from trimtab.errors import UsageError
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.routes import Resolved
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
 from trimtab.gateway.http.request import IncomingExchange
 from trimtab.gateway.model import Dispatcher, Kind, Refusal, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.policies.catalogue import find
 
 COMPILE_TIMEOUT_S = 300.0

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from trimtab.domain.view import Plan
@@ -23,7 +24,7 @@ from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import RequestBuilder, SessionAffinity, no_response
 from trimtab.gateway.decide.signals import NodeSignals
-from trimtab.gateway.model import Cause, Exchange, Node
+from trimtab.gateway.model import NO_BLOCKS, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.node_resources import use_of
 from trimtab.gateway.nodes.tenant_holds import name_of
@@ -146,13 +147,39 @@ class PolicyDispatcher(FleetListener):
                 return
         kept_from = self.fleet.meet(name_of(exchange.tenant))
         now_s = self.now_s()
-        if pool.reads_prefix:  # decide at once: policies see the prefix of one request at a time
+        if exchange.subset is not None:
+            self._submit_within(exchange, pool, exchange.subset, kept_from)
+        elif pool.reads_prefix:  # decide at once: policies see the prefix of one request at a time
             matched = self._affinity.show_prefix(exchange, pool)
             self._enter(exchange, pool, kept_from, now_s)
             exchange.matched = matched
             self.decide()
         else:
             self._enter(exchange, pool, kept_from, now_s)
+
+    def _submit_within(
+        self, exchange: Exchange, pool: PolicyPool, subset: frozenset[int], kept_from: Sequence[int]
+    ) -> None:
+        """Decide about a request while all nodes but some are off. It does not wait for one of these."""
+        if self.registry.class_of(exchange) is None:
+            self._add_class(exchange)
+        self.decide()
+        now_s, live = self.now_s(), pool.live
+        hidden = [j for j in range(len(live.nodes.up)) if live.nodes.up[j] == 1 and j not in subset]
+        for j in hidden:
+            live.switch(j, False, now_s)
+        matched = self._affinity.show_prefix(exchange, pool) if pool.reads_prefix else NO_BLOCKS
+        self._enter(exchange, pool, kept_from, now_s)
+        exchange.matched = matched
+        self.decide()
+        is_waiting = exchange.node_idx < 0 and pool.exchanges.get(exchange.row) is exchange
+        if is_waiting:
+            self.abort(exchange)
+        for j in hidden:
+            live.switch(j, True, now_s)
+        self.turn(pool, now_s)
+        if is_waiting:
+            exchange.refuse(self._requests.no_node(pool))
 
     def _enter(self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float) -> None:
         of = self.registry.class_of(exchange) or self._add_class(exchange)
@@ -281,6 +308,18 @@ class PolicyDispatcher(FleetListener):
         """One of the two attempts of a hedged exchange is over: release its slot."""
         now_s = self.now_s()
         self._turn_each(self._pools.change_hedge(exchange, node.idx, -1, now_s), now_s)
+
+    def moved(self, exchange: Exchange, node: Node) -> None:
+        """A Dispatcher method. To the state it is a hedge that has won."""
+        now_s = self.now_s()
+        self._turn_each(self._pools.change_hedge(exchange, node.idx, 1, now_s), now_s)
+        self._turn_each(self._pools.change_hedge(exchange, exchange.node_idx, -1, now_s), now_s)
+
+    def able(self, exchange: Exchange) -> list[Node]:
+        """A Dispatcher method."""
+        live, nodes = self._pools.of(exchange).live, self.fleet.nodes
+        able = [nodes[j] for j in range(len(live.nodes.up)) if live.suits(exchange.row, j)]
+        return sorted(able, key=attrgetter("in_flight"))
 
     def _leave(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> bool:
         """An exchange ends; returns whether it was running."""

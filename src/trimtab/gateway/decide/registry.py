@@ -17,9 +17,9 @@ from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
 from trimtab.gateway.decide.cluster_shape import PLACEHOLDER, SPARE_CLASSES, ClusterShape, Member, shape_of
 from trimtab.gateway.decide.learning import FIRST_LOAD_S, ClassKey, LoadTimes, RequestClass, ServiceEstimates
 from trimtab.gateway.decide.signals import NodeSignals
-from trimtab.gateway.http.admission import stated_tokens
 from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind, Node
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.tenancy.admission import stated_tokens
 
 UNKNOWN: Final = "?"  # stands for models that no known node serves yet
 

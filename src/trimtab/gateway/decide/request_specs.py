@@ -208,7 +208,11 @@ class RequestBuilder:
             return Refusal(503, "no_capacity", "No node was free in time.", retry_s)
         if end.status == Status.REJECTED and end.reason >= Reason.POLICY:
             return Refusal(503, "rejected_by_policy", "The scheduling policy rejected it.", retry_s)
-        return Refusal(503, "no_node", "No node can serve it.", retry_s)
+        return self.no_node(pool)
+
+    def no_node(self, pool: PolicyPool) -> Refusal:
+        """No node takes it."""
+        return Refusal(503, "no_node", "No node can serve it.", self._retry_after_s(pool))
 
     def queue_full(self, pool: PolicyPool) -> Refusal:
         """The queue is full."""

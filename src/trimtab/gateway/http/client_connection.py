@@ -234,6 +234,7 @@ class ClientConnection(asyncio.Protocol):
         """Validate the complete request. Returns whether it goes to the dispatcher."""
         context, exchange = self.context, self._exchange
         assert exchange is not None  # nothing else ends it while `Inbox.take` runs
+        exchange.body = exchange.request.body.whole() or b""
         refusal = context.admission.body(exchange)
         if refusal is not None:
             exchange.refuse(refusal)

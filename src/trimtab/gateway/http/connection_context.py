@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.http.inbox import Inbox, Outbox
 from trimtab.gateway.http.request import IncomingExchange, KnownHeads
 from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.tunnel import Closed
 from trimtab.gateway.http.upstream_connection import Pools, UpstreamConnection
-from trimtab.gateway.model import Attempt, Dispatcher, Exchange, Observer, Observers, Refusal
+from trimtab.gateway.model import Attempt, Dispatcher, Exchange, ObserverCalls, Observers, Refusal
 from trimtab.gateway.nodes.planned_outages import LinkMeter
+from trimtab.gateway.tenancy.admission import Admission
 
 
 class TenantBudget:
@@ -221,13 +221,10 @@ class ConnectionContext:
         self.inbox.then = self._tell_ended
 
     def observe(self, observers: Observers) -> None:
-        """Set the observers. Methods that an observer inherits unchanged from `Observer` are not called."""
+        """Set the observers."""
         self.observers = observers
-        self.on_arrived = tuple(one.arrived for one in observers if _is_own(one, "arrived"))
-        self.on_started = tuple(one.started for one in observers if _is_own(one, "started"))
-        self.on_lost = tuple(one.lost for one in observers if _is_own(one, "lost"))
-        self.on_ended = tuple(one.ended for one in observers if _is_own(one, "ended"))
-        self.on_inner_ended = tuple(one.ended for one in observers if getattr(one, "sees_inner", False))
+        calls = ObserverCalls.of(observers)
+        self.on_arrived, self.on_started, self.on_lost, self.on_ended, self.on_inner_ended = calls
 
     def send(self, upstream: Beginning) -> None:
         """Send a request to a node. In a turn with several reads, all decisions of the turn come first."""
@@ -309,8 +306,3 @@ class ConnectionContext:
     def timeouts(self, model: str) -> Timeouts:
         """Timeouts of a model."""
         return self.settings.model_timeouts.get(model, self.settings.timeouts)
-
-
-def _is_own(observer: Observer, name: str) -> bool:
-    """Whether the observer's class overrides the method for this event."""
-    return getattr(type(observer), name, None) is not getattr(Observer, name)

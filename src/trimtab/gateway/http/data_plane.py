@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import ConnectionContext, Local, Settings, TenantBudget
 from trimtab.gateway.http.inbox import Inbox, Outbox
@@ -15,6 +14,7 @@ from trimtab.gateway.http.timeouts import TimeoutScanner
 from trimtab.gateway.http.upstream_connection import Pools
 from trimtab.gateway.model import Dispatcher, Observers, Refusal
 from trimtab.gateway.stalled_streams import StallDetector
+from trimtab.gateway.tenancy.admission import Admission
 
 DRAIN_STEP_S = 0.02
 SHUTDOWN_DELAY_S = 1.0
@@ -58,6 +58,11 @@ class DataPlane:
         self.context = context
         self._server: asyncio.Server | None = None
         self._listening: socket.socket | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the process is about to end."""
+        return self.context.draining
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections from now on."""

@@ -232,7 +232,7 @@ class ProxiedExchange(IncomingExchange):
         """Commit to this node's response at its first body byte. Returns the relay and the head to write."""
         self._take(upstream, response)
         request = self.request
-        observer = observer_for(self.endpoint, response, upstream.asks_usage)
+        observer = observer_for(self.endpoint, response.content_type, response.coding, upstream.asks_usage)
         if observer is None and response.coding:
             self.unread_coding = response.coding.decode("latin-1")
             upstream.stop_asking()
@@ -488,9 +488,7 @@ class ProxiedExchange(IncomingExchange):
         body = self.request.body
         context.buffered_bytes -= body.in_memory
         body.close()
-        if self.admitted is not None:
-            limits, tokens = self.admitted
-            limits.settle(tokens, self.usage, self.attempts)
+        self.settle_limits()
         context.tell_ended(self)
         if broken:
             self.client.abort()

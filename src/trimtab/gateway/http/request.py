@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
 
+from trimtab.gateway.api.parse_body import Change
 from trimtab.gateway.http.spool import Body
-from trimtab.gateway.model import Exchange, Refusal
-
-if TYPE_CHECKING:
-    from trimtab.gateway.tenancy.tenant_limits import Limits
+from trimtab.gateway.model import Refusal
+from trimtab.gateway.tenancy.admission import ClientExchange
 
 # Heads with one of these headers do not repeat, or no plain body follows them: they are not cached.
 _NOT_REMEMBERED = frozenset(
@@ -22,6 +21,8 @@ _NOT_REMEMBERED = frozenset(
     )
 )
 REMEMBERED_HEADS = 512
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+HINTS = frozenset((b"traceparent", b"content-encoding"))  # headers that admission reads, besides x-trimtab-*
 
 
 class MalformedError(Exception):
@@ -170,21 +171,22 @@ class KnownHeads:
         self._heads[key] = request.again(0, 0)
 
 
-class IncomingExchange(Exchange):
+class IncomingExchange(ClientExchange):
     """An exchange with its HTTP request. The data plane's subclass `ProxiedExchange` sends it to nodes."""
 
-    __slots__ = ("admitted", "asks_usage", "is_local", "own_lines", "request")
+    __slots__ = ()
+
+    request: Request
 
     def __init__(self, request: Request) -> None:
-        Exchange.__init__(self)
-        self.request = request
+        ClientExchange.__init__(self, request)
         self.method = request.method
         self.path = request.path
         self.target = request.target
-        self.is_local = False  # True = the gateway answers the request itself
-        self.asks_usage = False  # True = the gateway requests the stream's usage, the client does not
-        self.own_lines = b""  # further header lines of its response: limits, allowed origins
-        self.admitted: tuple[Limits, float] | None = None  # limits that count the request, and its tokens
+
+    def change_spooled(self, change: Change) -> None:
+        """Change a body that is not in memory."""
+        self.request.body.change(*change)
 
     @property
     def body_bytes(self) -> int:

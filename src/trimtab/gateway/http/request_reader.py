@@ -10,7 +10,9 @@ import httptools
 
 from trimtab.gateway.api.endpoints import split_target
 from trimtab.gateway.http.request import (
+    HINTS,
     KEY_IN_PROTOCOL,
+    REQUEST_ID,
     KnownHeads,
     MalformedError,
     Request,
@@ -21,7 +23,6 @@ from trimtab.gateway.model import Refusal
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _TARGET = re.compile(rb"/[!-\"$-~]*")
-_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 # Allowed at most once: with two of them, two programs could understand two different requests.
 _SINGLE = frozenset(
@@ -68,7 +69,6 @@ _STOPS = frozenset(
     )
 )
 _KEPT_WHEN_NAMED = frozenset((b"content-type", b"traceparent", b"tracestate"))
-_HINTS = frozenset((b"traceparent", b"content-encoding"))
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 REMEMBERED_BYTES = 2_048  # longer heads are not cached
@@ -357,9 +357,9 @@ def _read_headers(request: Request) -> None:
     request.key_digest = sha256(key_of(headers)).digest()
     request.content_type = headers.get(b"content-type", b"").decode("latin-1")
     given = headers.get(b"x-request-id")
-    if given is not None and _ID.fullmatch(given):
+    if given is not None and REQUEST_ID.fullmatch(given):
         request.given_id = given.decode()
-    request.hinted = not _HINTS.isdisjoint(headers) or any(name.startswith(b"x-trimtab-") for name in headers)
+    request.hinted = not HINTS.isdisjoint(headers) or any(name.startswith(b"x-trimtab-") for name in headers)
     protocols = headers.get(b"sec-websocket-protocol")
     if protocols is not None:
         kept = [

@@ -202,10 +202,9 @@ class ResponseObserver:
 
 
 def observer_for(
-    endpoint: Endpoint | None, response: ResponseHead, hides_usage: bool
+    endpoint: Endpoint | None, content_type: bytes, coding: bytes, hides_usage: bool
 ) -> ResponseObserver | None:
-    """The observer for this response; None = the response holds nothing that can be read."""
-    content_type, coding = response.content_type, response.coding
+    """The observer for a response of this type and coding; None = it holds nothing that can be read."""
     if endpoint is None or (coding and coding not in READABLE):
         return None
     stream = content_type.startswith(_STREAM)

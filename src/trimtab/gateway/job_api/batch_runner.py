@@ -19,12 +19,12 @@ import orjson
 import sqlalchemy as sa
 
 from trimtab.gateway.api.parse_body import parse_body
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.request import IncomingExchange, Request
 from trimtab.gateway.job_api.client_files import ClientFiles
 from trimtab.gateway.job_api.job_handlers import METHOD, parameters_of
 from trimtab.gateway.job_api.node_runner import NodeRunner
 from trimtab.gateway.model import Facts, Refusal, Tenant
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.jobs import (
     Job,
     JobResult,

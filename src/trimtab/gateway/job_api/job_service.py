@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.traffic import MIB
-from trimtab.gateway.http.admission import Admission
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.http.proxied_exchange import ProxiedExchange
 from trimtab.gateway.job_api.batch_handlers import BatchApi
@@ -23,6 +22,7 @@ from trimtab.gateway.job_api.job_handlers import JobRequest, JobsApi
 from trimtab.gateway.job_api.job_requests import JobRequestReader
 from trimtab.gateway.job_api.node_runner import JobDispatcher, NodeJobs, NodeRunner, Surroundings
 from trimtab.gateway.model import Kind, Observers, Refusal
+from trimtab.gateway.tenancy.admission import Admission
 from trimtab.gateway.tenancy.tenant_limits import Limits
 from trimtab.gateway.tenancy.usage_book import UsageBook
 from trimtab.jobs import (

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
 
@@ -15,12 +15,11 @@ import orjson
 
 from trimtab.gateway.api.cors import PREFLIGHT, Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
-from trimtab.gateway.api.parse_body import BodyScan, body_scan, parse_body, parse_query
+from trimtab.gateway.api.parse_body import BodyScan, Change, body_scan, parse_body, parse_query
 from trimtab.gateway.config.routes import Resolved
-from trimtab.gateway.model import Facts, Kind, Refusal, Tenant
+from trimtab.gateway.model import Exchange, Facts, Kind, Refusal, Tenant
 
 if TYPE_CHECKING:
-    from trimtab.gateway.http.request import IncomingExchange
     from trimtab.gateway.tenancy.tenant_limits import Limits
 
 Headers = Mapping[bytes, bytes]
@@ -74,6 +73,58 @@ def stated_tokens(facts: Facts) -> float:
     return facts.prompt_tokens + facts.max_tokens * facts.answers
 
 
+class RequestHead(Protocol):
+    """The head of a client's request, whatever brought it. Header names are in lower case."""
+
+    @property
+    def headers(self) -> Headers:
+        """The headers."""
+
+    @property
+    def content_type(self) -> str:
+        """The content type; "" = none."""
+
+    @property
+    def given_id(self) -> str:
+        """The client's request id, if well-formed; "" = none."""
+
+    @property
+    def hinted(self) -> bool:
+        """Whether it has x-trimtab-* headers, a traceparent or a content coding."""
+
+    @property
+    def key_digest(self) -> bytes:
+        """SHA-256 of the client's key."""
+
+    @property
+    def websocket(self) -> bool:
+        """Whether it asks for a WebSocket."""
+
+
+class ClientExchange(Exchange):
+    """An exchange of a client: its request's head, and what admission finds out."""
+
+    __slots__ = ("admitted", "asks_usage", "is_local", "own_lines", "request")
+
+    def __init__(self, request: RequestHead) -> None:
+        Exchange.__init__(self)
+        self.request = request
+        self.is_local = False  # True = the gateway answers the request itself
+        self.asks_usage = False  # True = the gateway requests the stream's usage, the client does not
+        self.own_lines = b""  # further header lines of its response: limits, allowed origins
+        self.admitted: tuple[Limits, float] | None = None  # limits that count the request, and its tokens
+
+    def change_spooled(self, change: Change) -> None:
+        """Change a body that is not in memory."""
+        raise NotImplementedError
+
+    def settle_limits(self) -> None:
+        """The request is over: its tenant's limits count what it has used."""
+        if self.admitted is not None:
+            limits, tokens = self.admitted
+            limits.settle(tokens, self.usage, self.attempts)
+
+
 @dataclass(slots=True)
 class Admission:
     """Admits requests. A reload replaces its fields while the gateway runs."""
@@ -90,7 +141,7 @@ class Admission:
     jobs: bool = False  # `Prefer: respond-async` makes a job
     now_s: Callable[[], float] = monotonic  # the event loop's clock
 
-    def head(self, exchange: IncomingExchange) -> Refusal | None:
+    def head(self, exchange: ClientExchange) -> Refusal | None:
         """Check a request's head. Sets endpoint, tenant, id and hints. Returns a refusal, or None."""
         request = exchange.request
         exchange.id = request.given_id or _next_id()
@@ -120,7 +171,7 @@ class Admission:
             exchange.is_local = wants_async(prefer)
         return self._hints(exchange, request.headers, tenant) if request.hinted else None
 
-    def _hints(self, exchange: IncomingExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
+    def _hints(self, exchange: ClientExchange, headers: Headers, tenant: Tenant) -> Refusal | None:
         coding, endpoint = headers.get(b"content-encoding", b"identity"), exchange.endpoint
         is_coded = coding.strip().lower() != b"identity"
         if is_coded and endpoint is not None and endpoint.kind is not Kind.RELAY:
@@ -149,38 +200,33 @@ class Admission:
             exchange.background = named.background
         return None
 
-    def body(self, exchange: IncomingExchange) -> Refusal | None:
-        """Check a complete request in memory: facts, model, limits. Returns a refusal, or None."""
-        endpoint = exchange.endpoint
+    def body(self, exchange: ClientExchange) -> Refusal | None:
+        """Check a request whose `body` is in memory: facts, model, limits. Returns a refusal, or None."""
+        endpoint, body = exchange.endpoint, exchange.body
         assert endpoint is not None
-        request = exchange.request
-        body = request.body.whole() or b""
-        exchange.body = body
         if exchange.is_local:
             return None
         if not body:
             if endpoint.replayable:
                 return Refusal(400, "invalid_json", "The request has no body.")
-            query = request.target.partition(b"?")[2].decode()
+            query = exchange.target.partition(b"?")[2].decode()
             facts = parse_query(endpoint, exchange.path, query)
         else:
-            facts = parse_body(endpoint, request.content_type, body)
-        return facts if isinstance(facts, Refusal) else self._route(exchange, facts)
+            facts = parse_body(endpoint, exchange.request.content_type, body)
+        return facts if isinstance(facts, Refusal) else self.route(exchange, facts)
 
-    def scan(self, exchange: IncomingExchange) -> BodyScan | Refusal:
+    def scan(self, exchange: ClientExchange) -> BodyScan | Refusal:
         """The scanner of a body that is too long to be parsed as a whole."""
         endpoint = exchange.endpoint
         assert endpoint is not None
         return body_scan(endpoint, exchange.request.content_type)
 
-    def scanned(self, exchange: IncomingExchange, scan: BodyScan) -> Refusal | None:
+    def scanned(self, exchange: ClientExchange, scan: BodyScan) -> Refusal | None:
         """Check a request after its body was scanned: facts, model, limits. Returns a refusal, or None."""
         facts = scan.finish()
-        return facts if isinstance(facts, Refusal) else self._route(exchange, facts, scan)
+        return facts if isinstance(facts, Refusal) else self.route(exchange, facts, scan)
 
-    def _route(
-        self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
-    ) -> Refusal | None:
+    def route(self, exchange: ClientExchange, facts: Facts, scan: BodyScan | None = None) -> Refusal | None:
         """Resolve the requested model, and count the request against its tenant's limits."""
         found = self.meant(exchange, facts, scan)
         if isinstance(found, Refusal):
@@ -198,9 +244,7 @@ class Admission:
         exchange.asks_usage = asks and self.count_usage and body is not None
         return self._admit(exchange, facts)
 
-    def meant(
-        self, exchange: IncomingExchange, facts: Facts, scan: BodyScan | None = None
-    ) -> Facts | Refusal:
+    def meant(self, exchange: ClientExchange, facts: Facts, scan: BodyScan | None = None) -> Facts | Refusal:
         """Follow the routes from the requested name to a model, and write the model's name into the body.
 
         `scan` has read the body if the body is too long for memory.
@@ -217,7 +261,7 @@ class Admission:
         renamed = _rename(exchange, asked, model) if scan is None else _rename_spooled(exchange, scan, model)
         return renamed or replace(facts, model=model)
 
-    def _admit(self, exchange: IncomingExchange, facts: Facts) -> Refusal | None:
+    def _admit(self, exchange: ClientExchange, facts: Facts) -> Refusal | None:
         tenant = exchange.tenant
         if tenant is None or tenant.limits is None:
             return None
@@ -260,12 +304,14 @@ def _share(route: Resolved, request_id: str) -> int:
     return len(route.fracs) - 1
 
 
-def _rename(exchange: IncomingExchange, asked: str, model: str) -> Refusal | None:
+def _rename(exchange: ClientExchange, asked: str, model: str) -> Refusal | None:
     """Replace the alias in the body by the model's own name."""
     body = exchange.body
     if body == b"" and exchange.target.find(b"?") >= 0:
         return _rename_in_query(exchange, model)
-    assert body is not None
+    if body is None:
+        message = f"The model `{asked[:200]}` is an alias, and the body that names it was not shown."
+        return Refusal(400, "alias_without_body", message, param="model")
     content_type = exchange.request.content_type.lower()
     if content_type.startswith("multipart/"):
         renamed, n = re.subn(
@@ -285,16 +331,16 @@ def _rename(exchange: IncomingExchange, asked: str, model: str) -> Refusal | Non
     return None
 
 
-def _rename_spooled(exchange: IncomingExchange, scan: BodyScan, model: str) -> Refusal | None:
+def _rename_spooled(exchange: ClientExchange, scan: BodyScan, model: str) -> Refusal | None:
     """`_rename` for a body in a file."""
     change = scan.renamed(model)
     if change is None:
         return Refusal(413, "alias_too_large", "A body of this type and size must name the model itself.")
-    exchange.request.body.change(*change)
+    exchange.change_spooled(change)
     return None
 
 
-def _rename_in_query(exchange: IncomingExchange, model: str) -> Refusal | None:
+def _rename_in_query(exchange: ClientExchange, model: str) -> Refusal | None:
     path, _, query = exchange.target.partition(b"?")
     pairs = [(name, model if name == "model" else value) for name, value in parse_qsl(query.decode())]
     exchange.target = path + b"?" + urlencode(pairs).encode()

@@ -14,9 +14,9 @@ from support.waiting import until
 from trimtab.gateway.api.endpoints import Endpoints
 from trimtab.gateway.config.keys import TenantLimits
 from trimtab.gateway.config.routes import RouteSpec, resolved
-from trimtab.gateway.http.admission import Admission, Ids
 from trimtab.gateway.http.connection_context import LocalAnswer, Settings
 from trimtab.gateway.model import Exchange, Outcome, Refusal, Tenant
+from trimtab.gateway.tenancy.admission import Admission, Ids
 from trimtab.gateway.tenancy.tenant_limits import Limits
 
 ROUTES = resolved(
