@@ -25,6 +25,7 @@ from trimtab.cli import (
     allocate_command,
     chain_command,
     compare_command,
+    epp_command,
     fit_command,
     forecast_command,
     kube_command,
@@ -49,6 +50,7 @@ DEBUG = "TRIMTAB_DEBUG"
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS
 EXTRA_OF: Final = {
     "serve": "serve",
+    "epp": "envoy",
     "chain": "chains",
     "train": "jobs",
     "kube": "kube",
@@ -186,6 +188,7 @@ replay_command.register(app)
 rerun_command.register(app)
 size_command.register(app)
 serve_command.register(app)
+epp_command.register(app)
 app.add_typer(policies_command.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
 app.add_typer(chain_command.app, name="chain")

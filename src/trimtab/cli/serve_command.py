@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,40 @@ NEEDED = (
     "orjson",
 )  # what the extra `serve` brings and every gateway needs
 FILE_PANEL, SETTINGS_PANEL = "Configuration file", "Instead of what the file says"
+
+PolicyInstead = Annotated[
+    str | None,
+    policy_option("Policy: NAME, NAME+ORDER or file.py:Class.", panel=SETTINGS_PANEL),
+]
+AdminListen = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-listen",
+        help="Address of metrics, dashboard and admin API.",
+        metavar="HOST:PORT",
+        rich_help_panel=SETTINGS_PANEL,
+    ),
+]
+ReusePort = Annotated[
+    bool,
+    typer.Option(
+        "--reuse-port",
+        help="Share the port with other replicas on this machine.",
+        rich_help_panel=SETTINGS_PANEL,
+    ),
+]
+InsecureNoAuth = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-no-auth",
+        help="Serve clients without keys.",
+        rich_help_panel=SETTINGS_PANEL,
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Check the configuration and exit.", rich_help_panel=FILE_PANEL),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,45 +86,17 @@ def serve(
             "--backend", "-b", help="URL of a backend, instead of a file; may be repeated.", metavar="URL"
         ),
     ] = None,
-    policy: Annotated[
-        str | None,
-        policy_option("Policy: NAME, NAME+ORDER or file.py:Class.", panel=SETTINGS_PANEL),
-    ] = None,
+    policy: PolicyInstead = None,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen", help="Address for clients.", metavar="HOST:PORT", rich_help_panel=SETTINGS_PANEL
         ),
     ] = None,
-    admin_listen: Annotated[
-        str | None,
-        typer.Option(
-            "--admin-listen",
-            help="Address of metrics, dashboard and admin API.",
-            metavar="HOST:PORT",
-            rich_help_panel=SETTINGS_PANEL,
-        ),
-    ] = None,
-    reuse_port: Annotated[
-        bool,
-        typer.Option(
-            "--reuse-port",
-            help="Share the port with other replicas on this machine.",
-            rich_help_panel=SETTINGS_PANEL,
-        ),
-    ] = False,
-    insecure_no_auth: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-no-auth",
-            help="Serve clients without keys.",
-            rich_help_panel=SETTINGS_PANEL,
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Check the configuration and exit.", rich_help_panel=FILE_PANEL),
-    ] = False,
+    admin_listen: AdminListen = None,
+    reuse_port: ReusePort = False,
+    insecure_no_auth: InsecureNoAuth = False,
+    check: Check = False,
     example: Annotated[
         bool,
         typer.Option("--example", help="Print an example with comments.", rich_help_panel=FILE_PANEL),
@@ -106,7 +113,7 @@ def serve(
 ) -> None:
     """Serve OpenAI-compatible clients from many backends; a policy chooses the backend of each request."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the event loop needs the cores more
-    _refuse_missing()
+    refuse_missing("serve", NEEDED, "serve")
     if example or schema or new_key:
         _print_parts(example=example, schema=schema, new_key=new_key)
         return
@@ -115,7 +122,7 @@ def serve(
     overrides = Overrides(listen, admin_listen, policy, insecure_no_auth, reuse_port)
     chosen, keys = _chosen(config, backend or [], overrides)
     if check:
-        _check(chosen, quiet=quiet)
+        check_config(chosen, quiet=quiet)
         return
     _serve(chosen, config, overrides, keys=keys, quiet=quiet)
 
@@ -156,12 +163,13 @@ def _chosen(
     return with_new_keys(config, "default")
 
 
-def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
+def check_config(config: GatewayConfig | None, *, quiet: bool) -> None:
+    """Say what a valid configuration holds. Raises UsageError: there is none."""
     if config is None:
         from trimtab.errors import UsageError
 
         raise UsageError("nothing to check", field="--check", expected="a configuration file, or --backend")
-    _warn(config, quiet=quiet)
+    warn(config, quiet=quiet)
     found = "" if not config.discovery.is_on else ", and those that are found"
     print(
         f"the configuration is fine: {counted(len(config.nodes), 'node')}{found}, "
@@ -169,7 +177,8 @@ def _check(config: GatewayConfig | None, *, quiet: bool) -> None:
     )
 
 
-def _warn(config: GatewayConfig, *, quiet: bool) -> None:
+def warn(config: GatewayConfig, *, quiet: bool) -> None:
+    """Print warnings about settings that are valid but possibly unintended."""
     from trimtab.gateway.config import config_warnings
 
     for warning in config_warnings(config):
@@ -189,16 +198,24 @@ def _serve(
     from trimtab.gateway.config import load_config
 
     if config is not None:
-        _warn(config, quiet=quiet)
+        warn(config, quiet=quiet)
     reload = None if file is None else lambda: overrides.over(load_config(file))
     launch.serve(config, overrides=overrides, reload=reload, keys=keys, quiet=quiet)
 
 
-def _refuse_missing() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+def refuse_missing(command: str, needed: Sequence[str], extra: str) -> None:
+    """Raise MissingExtra if modules that a command needs are not installed."""
+    missing = [name for name in needed if not _is_there(name)]
     if missing:
         from trimtab.errors import MissingExtra
 
         raise MissingExtra(
-            f"`trimtab serve` needs {', '.join(missing)}", expected="pip install 'trimtab[serve]'"
+            f"`trimtab {command}` needs {', '.join(missing)}", expected=f"pip install 'trimtab[{extra}]'"
         )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False

@@ -15,6 +15,7 @@ from trimtab.gateway.nodes.health_manager import HealthManagerOptions
 from trimtab.gateway.nodes.health_rule import SlowStartOptions
 from trimtab.gateway.nodes.outlier_ejection import EjectionOptions
 from trimtab.gateway.nodes.polling import PollingOptions
+from trimtab.gateway.picker.picker_settings import PickerSettings
 from trimtab.gateway.record.recorder import RecordSettings
 from trimtab.gateway.tenancy.tenants import Prices, TokenPrice
 
@@ -93,6 +94,14 @@ def settings_of(config: GatewayConfig) -> Settings:
         retry_budget_frac=retries.budget_frac,
         hedge_delay_s=hedge.delay_s if hedge.enabled else 0.0,
         hedge_max_frac=hedge.max_frac if hedge.enabled else 0.0,
+    )
+
+
+def picker_settings(config: GatewayConfig) -> PickerSettings:
+    """The endpoint picker's settings."""
+    limits, queue = config.limits, config.queue
+    return PickerSettings(
+        config.picker.max_endpoints, limits.body_bytes, limits.buffered_bytes, held_s=queue.max_wait_s
     )
 
 

@@ -123,6 +123,7 @@ class Overrides:
     policy: str | None = None
     insecure_no_auth: bool = False
     reuse_port: bool = False
+    picker_listen: str | None = None
 
     def over(self, config: GatewayConfig) -> GatewayConfig:
         """The configuration with the overrides. Raises ConfigError."""
@@ -130,6 +131,8 @@ class Overrides:
         changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.admin_listen is not None:
             changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}
+        if self.picker_listen is not None:
+            changed["picker"] = {**_values(config.picker), "listen": self.picker_listen}
         for flag in ("insecure_no_auth", "reuse_port"):
             if getattr(self, flag):
                 changed[flag] = True

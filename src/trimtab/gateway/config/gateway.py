@@ -20,6 +20,7 @@ from trimtab.gateway.config.maintenance import (
     TelemetrySpec,
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
+from trimtab.gateway.config.picker import PickerSpec
 from trimtab.gateway.config.policies import (
     Policies,
     PolicyChoice,
@@ -76,8 +77,9 @@ class GatewayConfig(Spec):
 
     listen: Listen = Field("127.0.0.1:8080", description="host:port for clients")
     reuse_port: bool = Field(
-        False, description="share the port of `listen` with other replicas on this machine"
+        False, description="share the port for clients, or for the proxy, with other replicas on this machine"
     )
+    picker: PickerSpec = Field(PickerSpec(), description="`trimtab epp`, in place of `listen`")
     admin: AdminSpec = Field(AdminSpec(), description="port for metrics, dashboard and admin API")
     keys: tuple[KeySpec, ...] = Field((), description="tenants", json_schema_extra={"writeOnly": True})
     keys_file: FilePath | None = Field(None, description="further tenants: a YAML file with such a list")

@@ -1,0 +1,1 @@
+"""Endpoint picker: Envoy asks for each request which backend serves it (extra `envoy`)."""
