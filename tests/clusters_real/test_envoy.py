@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.envoy import FULL_DUPLEX, HEADERS_ONLY, program
+from support.envoy import FULL_DUPLEX, HEADERS_ONLY, free_port, program
 from support.picking import Answered, NamedBackend, Picking, picking
 from support.served import KEY
 from support.waiting import until
@@ -158,6 +158,43 @@ async def test_a_dead_backend_the_next_of_the_ranking_serves(tmp_path: Path) -> 
         nodes = json.loads((await asyncio.to_thread(made.picker.admin, "/admin/nodes")).body)
         assert next(one for one in nodes["nodes"] if one["name"] == "n0")["health"] != "up"
         assert await made.metric("trimtab_node_in_flight") == 0.0
+
+
+async def test_only_endpoints_that_the_proxy_allows(tmp_path: Path) -> None:
+    first, second = backends(2)
+    port = free_port()
+    first.port = port
+    hint = {
+        "name": "subset",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+            "metadata": [
+                {
+                    "metadata_namespace": "envoy.lb.subset_hint",
+                    "value": {"x-gateway-destination-endpoint-subset": [f"127.0.0.1:{port}"]},
+                }
+            ],
+        },
+    }
+    async with picking(tmp_path, first, second, envoy_changes={"first_filter": hint}) as made:
+        answers = await many(made, 40)
+        assert {(answer.status, answer.backend, answer.node) for answer in answers} == {(200, "n0", "n0")}
+        await first.stop()
+
+        async def is_refused() -> bool:
+            answer = await made.chat()
+            return answer.status == 503 and json.loads(answer.body)["error"]["code"] == "no_node"
+
+        await until(is_refused, "no endpoint of the subset is left")
+        assert second.n_served == 0
+
+
+async def test_an_open_proxy_serves_by_its_own_policy_while_the_picker_is_down(tmp_path: Path) -> None:
+    changes = {"filter_changes": {"failure_mode_allow": True}}
+    async with picking(tmp_path, *backends(2), envoy_changes=changes) as made:
+        made.picker.end()
+        forged = {"x-gateway-destination-endpoint": "127.0.0.1:1"}
+        assert [(await made.chat(headers=forged)).status for _ in range(10)] == [200] * 10
 
 
 async def test_refusals_come_through_envoy(tmp_path: Path) -> None:

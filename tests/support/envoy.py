@@ -62,6 +62,7 @@ def changed(
     backends: Sequence[int],
     mode: dict[str, str] | None = None,
     filter_changes: dict[str, Any] | None = None,
+    first_filter: dict[str, Any] | None = None,
     is_tls: bool = False,
 ) -> dict[str, Any]:
     """The shipped configuration with these ports; `mode`: changes of the picker's processing mode."""
@@ -76,6 +77,8 @@ def changed(
     picking = next(one for one in filters if one["name"] == "envoy.filters.http.ext_proc")["typed_config"]
     picking["processing_mode"] |= mode or {}
     picking |= filter_changes or {}
+    if first_filter is not None:
+        filters.insert(0, first_filter)
     if is_tls:
         by_name["picker"]["transport_socket"] = {
             "name": "envoy.transport_sockets.tls",

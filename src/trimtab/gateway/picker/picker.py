@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from trimtab.gateway.api.errors import error_body, refusal_headers
@@ -104,7 +104,7 @@ class Picker:
         """Handle one stream; a method of gRPC, with messages as bytes."""
         stream = Stream(self, context.write)
         try:
-            while isinstance(message := await context.read(), bytes):
+            while not stream.is_over and isinstance(message := await context.read(), bytes):
                 await stream.take(ProcessingRequest.FromString(message))
         finally:
             stream.close()
@@ -146,12 +146,10 @@ class Stream:
         self._pieces: list[bytes] = []  # of the body, until it is whole
         self._n_bytes = 0
         self._ranking: Sequence[Node] = ()  # as Envoy was told
-        self._is_over = False  # nothing more is to be said
+        self.is_over = False  # nothing more is to be said
 
     async def take(self, message: Any) -> None:
         """Take the next message, and answer it."""
-        if self._is_over:
-            return
         part = message.WhichOneof("one")
         if part == "request_headers":
             await self._request_head(message)
@@ -232,7 +230,7 @@ class Stream:
         exchange = self._exchange
         if exchange is not None and self._body_mode == BODY_FULL_DUPLEX and exchange.body is None:
             await self._whole(exchange, ends=False)
-        if not self._is_over:
+        if not self.is_over:
             await self._write(GO_ON["request_trailers"])
 
     async def _whole(self, exchange: PickedExchange, *, ends: bool) -> None:
@@ -295,18 +293,20 @@ class Stream:
         Only nodes with the same key, which the request carries, may stand for each other.
         """
         most, nodes = self._picker.settings.max_endpoints, self._picker.nodes
-        ranking = [chosen]
-        if most > 1:
-            candidates = [nodes[j] for j in exchange.decision.node_idx]
-            if len(candidates) == 1:
-                candidates = self._picker.dispatcher.able(exchange)
-            subset, key = exchange.subset, chosen.authorization
-            ranking += [
-                node
-                for node in candidates
-                if node is not chosen and node.authorization == key and (subset is None or node.idx in subset)
+        if most == 1:
+            return [chosen]
+        subset, key = exchange.subset, chosen.authorization
+
+        def ranked(candidates: Iterable[Node]) -> list[Node]:
+            able = [
+                one
+                for one in candidates
+                if one.authorization == key and (subset is None or one.idx in subset)
             ]
-        return ranking[:most]
+            return list(dict.fromkeys((chosen, *able)))[:most]
+
+        ranking = ranked([nodes[j] for j in exchange.decision.node_idx])
+        return ranking if len(ranking) > 1 else ranked(self._picker.dispatcher.able(exchange))
 
     # The response
 
@@ -381,7 +381,7 @@ class Stream:
     async def _immediate(
         self, exchange: PickedExchange, status: int, headers: list[answers.Header], body: bytes, details: str
     ) -> None:
-        self._is_over = True
+        self.is_over = True
         headers += _lines(exchange.own_lines)
         await self._write(answers.immediate(status, headers, body, details))
 
