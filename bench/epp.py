@@ -111,7 +111,7 @@ def envoy(
 ) -> int:
     """Envoy as shipped, or without its picker; returns its port."""
     port = free_port()
-    config = changed(port, picker_port or 1, backends, **how)
+    config = changed(port, picker_port or 1, backends, fails_open=picker_port is None, **how)
     if picker_port is None:
         manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
         manager["http_filters"] = manager["http_filters"][-1:]

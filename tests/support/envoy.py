@@ -68,6 +68,7 @@ def changed(
     filter_changes: dict[str, Any] | None = None,
     first_filter: dict[str, Any] | None = None,
     is_tls: bool = False,
+    fails_open: bool = False,
 ) -> dict[str, Any]:
     """The shipped configuration with these ports; `mode`: changes of the picker's processing mode."""
     config: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
@@ -81,6 +82,10 @@ def changed(
     picking = next(one for one in filters if one["name"] == "envoy.filters.http.ext_proc")["typed_config"]
     picking["processing_mode"] |= mode or {}
     picking |= filter_changes or {}
+    if fails_open:
+        picking["failure_mode_allow"] = True
+        override = _policy_of(by_name["pool"]["load_balancing_policy"])
+        override["fallback_policy"] = _policy_of(override["fallback_policy"])["subset_lb_policy"]
     if first_filter is not None:
         filters.insert(0, first_filter)
     if is_tls:
@@ -92,6 +97,11 @@ def changed(
             },
         }
     return config
+
+
+def _policy_of(policies: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = policies["policies"][0]["typed_extension_config"]["typed_config"]
+    return found
 
 
 def _endpoints(ports: Sequence[int]) -> list[dict[str, Any]]:
