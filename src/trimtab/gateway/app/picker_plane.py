@@ -41,7 +41,7 @@ def require_addresses(config: GatewayConfig) -> None:
             problem = "has a name"
             expected = "an IP address, as the proxy is told addresses; discovery.dns follows a name"
         if problem:
-            raise ConfigError(problem, field=f"nodes.{k}.url", value=entry.url, expected=expected)
+            raise ConfigError(problem, field=f"nodes[{k}].url", value=entry.url, expected=expected)
 
 
 class PickerPlane:
