@@ -223,6 +223,24 @@ async def test_health_by_name_of_service() -> None:
             await at.health("other")
 
 
+async def test_a_node_with_a_name_is_reported() -> None:
+    async with proxy(node(0, url="http://backend:9")) as at:
+        assert "is a name" in at.core.fleet.problems["endpoint n0"]
+
+
+async def test_a_proxy_that_shows_no_responses(caplog: pytest.LogCaptureFixture) -> None:
+    async with proxy(node(0)) as at:
+        for k in range(2):
+            stream = at.stream()
+            await stream.chosen(x_request_id=f"r{k}")
+            stream.leave()
+            await until(lambda: not at.plane.picker.open)
+        receipt = at.core.decision_records.find("r1")
+        assert receipt is not None
+        assert (receipt["state"], receipt["node"], receipt["status"]) == ("done", "n0", None)
+        assert caplog.text.count("shows no responses") == 1
+
+
 async def test_draining() -> None:
     async with proxy(node(0)) as at:
         stream = at.stream()

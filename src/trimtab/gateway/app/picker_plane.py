@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from trimtab.gateway.config.picker import PickerTlsSpec
 from trimtab.gateway.model import ObserverCalls
 from trimtab.gateway.nodes.address import parse_base
 from trimtab.gateway.picker.messages import NOT_SERVING, SERVING, HealthCheckRequest, HealthCheckResponse
-from trimtab.gateway.picker.picker import Picker
+from trimtab.gateway.picker.picker import Picker, is_address
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
@@ -35,9 +34,7 @@ def require_addresses(config: GatewayConfig) -> None:
         if address.path:
             problem = "has a path"
             expected = "no path: the proxy sends requests with the path that the client names"
-        try:
-            ipaddress.ip_address(address.host)
-        except ValueError:
+        if not is_address(address.host):
             problem = "has a name"
             expected = "an IP address, as the proxy is told addresses; discovery.dns follows a name"
         if problem:

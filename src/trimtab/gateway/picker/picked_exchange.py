@@ -219,15 +219,13 @@ class PickedExchange(ClientExchange):
         self._picker.dispatcher.failed(self, cause)
         self.finish(Outcome.DONE if status < 500 else Outcome.FAILED)
 
-    def gone(self) -> None:
-        """Envoy has closed the stream before the end: the client left, or Envoy gave up."""
-        if self.over:
-            return
+    def gone(self, outcome: Outcome) -> None:
+        """Envoy has closed the stream before the end: the client left, Envoy gave up, or shows no more."""
         if self.submitted:
             self._picker.dispatcher.abort(self)
         if self.attempts:
             self.attempts[-1].ended_s = self._picker.loop.time()
-        self.finish(Outcome.CANCELLED)
+        self.finish(outcome)
 
     def finish(self, outcome: Outcome) -> None:
         """It is over."""

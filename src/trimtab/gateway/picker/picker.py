@@ -10,6 +10,7 @@ one does not connect, and tells which one served, and what it answered.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -53,6 +54,7 @@ class NodeAddresses(FleetListener):
     """The nodes by `ip:port`, as the proxy names them."""
 
     def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._nodes: dict[str, Node] = {}
         for node in fleet.present():
             self.on_added(node)
@@ -61,6 +63,8 @@ class NodeAddresses(FleetListener):
     def on_added(self, node: Node) -> None:
         """A FleetListener method."""
         self._nodes[endpoint_of(node)] = node
+        if not is_address(node.host):
+            self._fleet.report(f"endpoint {node.name}", f"{node.host} is a name: proxies are told addresses")
 
     def on_removed(self, node: Node) -> None:
         """A FleetListener method."""
@@ -69,6 +73,15 @@ class NodeAddresses(FleetListener):
     def find(self, endpoint: str) -> Node | None:
         """The node at an address."""
         return self._nodes.get(endpoint)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def endpoint_of(node: Node) -> str:
@@ -97,6 +110,7 @@ class Picker:
         self.buffered_bytes = 0
         self.refusing = False
         self.sees_responses = False  # Envoy has shown the head of a response
+        self._is_blind = False  # it has not, and the log says so
         self._done: list[PickedExchange] = []
         self._ended: list[Exchange] = []
 
@@ -122,6 +136,12 @@ class Picker:
         finally:
             for exchange in done:
                 exchange.finish(Outcome.DONE)
+
+    def tell_blind(self) -> None:
+        """Say once that nothing is learned from responses."""
+        if not self._is_blind:
+            self._is_blind = True
+            logger.warning("the proxy shows no responses: response_header_mode: SEND lets loads be known")
 
     def tell_ended(self, exchange: PickedExchange) -> None:
         """Report an ended exchange to the observers, with all of the turn."""
@@ -392,13 +412,10 @@ class Stream:
         if exchange is None or exchange.over:
             return
         if self._ranking and not picker.sees_responses:  # Envoy shows no responses: this is all there is
-            exchange.committed = True
-            exchange.over = True
-            picker.dispatcher.abort(exchange)
-            exchange.attempts[-1].ended_s = picker.loop.time()
-            exchange.finish(Outcome.DONE)
-            return
-        exchange.gone()
+            picker.tell_blind()
+            exchange.gone(Outcome.DONE)
+        else:
+            exchange.gone(Outcome.CANCELLED)
 
 
 async def _is_loaded(exchange: PickedExchange) -> bool:
