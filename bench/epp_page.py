@@ -30,7 +30,7 @@ fast, by what it has learned.
 
 def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
-    speed = {row["name"]: row for row in results["speed"]}
+    speed = {row["name"]: row for row in results["speed"]["rows"]}
     alone = speed["Envoy alone"]
     rows = [
         [
@@ -53,12 +53,14 @@ def page(results: Mapping[str, Any]) -> str:
         "picker µs",
         "decisions a second of a processor",
     ]
-    nodes = [[row["name"], f"{row['mean_s']:.2f}", f"{row['p99_s']:.2f}"] for row in results["unequal"]]
-    on = results["machine"]
+    nodes = [
+        [row["name"], f"{row['mean_s']:.2f}", f"{row['p99_s']:.2f}"] for row in results["unequal"]["rows"]
+    ]
+    on = results["speed"]["machine"]
     where = (
         f"Medians of {results['rounds']} turns. Latency at {results['rate']:.0f} requests a second; requests a second with "
         f"{results['connections']} connections. On {on['cpu']}, {on['cores']} cores, which backends, load, Envoy and picker "
-        f"share; load average before and after {on['load_average']} and {results['load_average_after']}."
+        f"share; load average before and after {on['load_average']} and {results['speed']['load_average_after']}."
     )
     return "\n".join(
         [
