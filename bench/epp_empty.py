@@ -12,7 +12,7 @@ from grpc import aio
 
 from trimtab.gateway.app.picker_plane import SERVICE
 from trimtab.gateway.picker.answers import GO_ON, chosen
-from trimtab.gateway.picker.messages import BODY_NONE, ProcessingRequest
+from trimtab.gateway.picker.ext_proc_messages import BODY_NONE, ProcessingRequest
 
 
 async def main(port: str, endpoint: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.gateway.picker_client import CHAT, code, endpoints, node, proxy
 from support.waiting import until
 from trimtab.gateway.model import Cause, Outcome
-from trimtab.gateway.picker.messages import BODY_FULL_DUPLEX, BODY_NONE, ProcessingRequest
+from trimtab.gateway.picker.ext_proc_messages import BODY_FULL_DUPLEX, BODY_NONE, ProcessingRequest
 from trimtab.gateway.picker.picked_exchange import PickedHead
 from trimtab.gateway.picker.picker import endpoint_of
 

@@ -16,7 +16,7 @@ from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.app.picker_plane import HEALTH, SERVICE, PickerPlane
 from trimtab.gateway.config import parse_config
 from trimtab.gateway.picker.answers import DESTINATION, NAMESPACE
-from trimtab.gateway.picker.messages import (
+from trimtab.gateway.picker.ext_proc_messages import (
     BODY_BUFFERED,
     HealthCheckRequest,
     HealthCheckResponse,

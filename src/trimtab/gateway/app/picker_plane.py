@@ -13,10 +13,15 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.app import config_mapping
 from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.config.picker import PickerTlsSpec
+from trimtab.gateway.config.picker_entries import PickerTlsSpec
 from trimtab.gateway.model import ObserverCalls
 from trimtab.gateway.nodes.address import parse_base
-from trimtab.gateway.picker.messages import NOT_SERVING, SERVING, HealthCheckRequest, HealthCheckResponse
+from trimtab.gateway.picker.ext_proc_messages import (
+    NOT_SERVING,
+    SERVING,
+    HealthCheckRequest,
+    HealthCheckResponse,
+)
 from trimtab.gateway.picker.picker import Picker, is_address
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"

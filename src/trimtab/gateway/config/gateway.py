@@ -20,7 +20,7 @@ from trimtab.gateway.config.maintenance import (
     TelemetrySpec,
 )
 from trimtab.gateway.config.node_entries import DiscoverySpec, NodeEntry, RegistrationSpec
-from trimtab.gateway.config.picker import PickerSpec
+from trimtab.gateway.config.picker_entries import PickerSpec
 from trimtab.gateway.config.policies import (
     Policies,
     PolicyChoice,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from trimtab.gateway.picker.messages import ProcessingResponse
+from trimtab.gateway.picker.ext_proc_messages import ProcessingResponse
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 NAMESPACE: Final = "envoy.lb"

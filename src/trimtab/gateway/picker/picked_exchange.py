@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from trimtab.gateway.http.request import HINTS, REQUEST_ID, key_of
 from trimtab.gateway.http.response_observer import ResponseObserver, observer_for
-from trimtab.gateway.model import Attempt, Cause, Node, Outcome, Refusal
+from trimtab.gateway.model import Attempt, Cause, Dispatcher, Node, ObserverCalls, Outcome, Refusal
 from trimtab.gateway.nodes.node_state import cause_of_status
 from trimtab.gateway.stalled_streams import StreamGaps
 from trimtab.gateway.tenancy.admission import ClientExchange
-
-if TYPE_CHECKING:
-    from trimtab.gateway.picker.picker import Picker
 
 OF_TRIMTAB: Final = "x-trimtab-"
 SECRETS: Final = frozenset(("authorization", "x-api-key", "api-key"))  # the client's: not for backends
@@ -57,6 +54,20 @@ class PickedHead:
         self.websocket = headers.get(b"upgrade", b"").lower() == b"websocket"
 
 
+class Parts(Protocol):
+    """What an exchange needs of the picker."""
+
+    loop: asyncio.AbstractEventLoop
+    dispatcher: Dispatcher
+    calls: ObserverCalls
+
+    def done(self, exchange: PickedExchange) -> None:
+        """A node has served it."""
+
+    def tell_ended(self, exchange: PickedExchange) -> None:
+        """It is over."""
+
+
 class PickedExchange(ClientExchange):
     """An exchange whose request and response pass through Envoy."""
 
@@ -74,7 +85,7 @@ class PickedExchange(ClientExchange):
 
     request: PickedHead
 
-    def __init__(self, picker: Picker, head: PickedHead) -> None:
+    def __init__(self, picker: Parts, head: PickedHead) -> None:
         super().__init__(head)
         self.method, self.target = head.method, head.target
         self.path = head.target.partition(b"?")[0].decode("latin-1")

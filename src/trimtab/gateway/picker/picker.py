@@ -31,7 +31,12 @@ from trimtab.gateway.model import (
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.picker import answers
 from trimtab.gateway.picker.answers import GO_ON, NAMESPACE
-from trimtab.gateway.picker.messages import BODY_BUFFERED, BODY_FULL_DUPLEX, BODY_NONE, ProcessingRequest
+from trimtab.gateway.picker.ext_proc_messages import (
+    BODY_BUFFERED,
+    BODY_FULL_DUPLEX,
+    BODY_NONE,
+    ProcessingRequest,
+)
 from trimtab.gateway.picker.picked_exchange import PickedExchange, PickedHead
 from trimtab.gateway.picker.picker_settings import PickerSettings
 from trimtab.gateway.tenancy.admission import Admission, ClientExchange
