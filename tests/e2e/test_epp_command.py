@@ -90,4 +90,5 @@ def test_a_file_that_is_no_certificate(tmp_path: Path, cli: Cli) -> None:
     tls = "picker: {listen: '127.0.0.1:0', tls: {certificate: no.pem, key: no.pem}}"
     result = cli("epp", "--config", written(tmp_path, tls))
     assert result.exit_code == 2
-    assert "picker: cannot listen" in result.stderr
+    assert "picker.tls: cannot be used" in result.stderr
+    assert "a certificate and its key in PEM" in result.stderr

@@ -53,7 +53,7 @@ def epp(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the event loop needs the cores more
     refuse_missing("epp", (*NEEDED, "grpc", "google.protobuf"), "envoy")
     from trimtab.gateway.app import launch
-    from trimtab.gateway.app.picker_plane import require_addresses
+    from trimtab.gateway.app.picker_plane import check_picker
     from trimtab.gateway.config import GatewayConfig, Overrides, load_config, require_keys
 
     overrides = Overrides(
@@ -69,7 +69,7 @@ def epp(
 
     chosen = read()
     require_keys(chosen)
-    require_addresses(chosen)
+    check_picker(chosen)
     if check:
         check_config(chosen, quiet=quiet)
         return

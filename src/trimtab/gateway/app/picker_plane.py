@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Any, Final
 
 import grpc
@@ -32,8 +33,22 @@ MESSAGE_BYTES: Final = 4096  # of a message besides the body in it
 DRAIN_STEP_S: Final = 0.02
 
 
-def require_addresses(config: GatewayConfig) -> None:
-    """Raise ConfigError for a node that cannot be told to a proxy, which takes `ip:port` only."""
+def check_picker(config: GatewayConfig) -> None:
+    """Raise ConfigError for a node that cannot be told to a proxy, and for certificates that cannot be used.
+
+    A proxy takes `ip:port` only.
+    """
+    tls = config.picker.tls
+    if tls is not None:
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.certificate, tls.key)
+            context.load_verify_locations(tls.client_ca or tls.certificate)
+        except (OSError, ssl.SSLError) as error:
+            problem, expected = f"cannot be used: {error}", "a certificate and its key in PEM"
+            raise ConfigError(
+                problem, field="picker.tls", value=tls.certificate, expected=expected
+            ) from error
     for k, entry in enumerate(config.nodes):
         address, problem = parse_base(entry.url), ""
         if address.path:
@@ -66,7 +81,7 @@ class PickerPlane:
     async def serve(self, listening: socket.socket) -> None:
         """Answer a proxy from now on, at the address of this bound socket, which it closes.
 
-        Raises ConfigError if the address is taken, or a TLS file is no such file.
+        Raises ConfigError if the address is taken.
         """
         config = self._core.config
         host, port = listening.getsockname()[:2]
@@ -92,8 +107,9 @@ class PickerPlane:
             else:
                 server.add_secure_port(address, _credentials(config.picker.tls))
         except RuntimeError as error:
-            what = "a free address, and a certificate with its key in PEM"
-            raise ConfigError("cannot listen", field="picker", value=address, expected=what) from error
+            raise ConfigError(
+                "cannot listen", field="picker.listen", value=address, expected="a free address"
+            ) from error
         await server.start()
 
     async def _check(self, message: bytes, context: Any) -> bytes:
