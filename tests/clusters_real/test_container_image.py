@@ -23,7 +23,15 @@ KEYS = {
     "TRIMTAB_ADMIN_KEY": "tt-admin-key-of-the-tests-987654",
 }
 BACKENDS = ("backend-1", "backend-2")  # as deploy/gateway.yaml names them
-BACKEND = ("-m", "support.backends", "--kind=chat", "--base-s=0.2", "--slots=1", "--host=0.0.0.0", "--port=8000")
+BACKEND = (
+    "-m",
+    "support.backends",
+    "--kind=chat",
+    "--base-s=0.2",
+    "--slots=1",
+    "--host=0.0.0.0",
+    "--port=8000",
+)
 
 
 @pytest.fixture(scope="module")
