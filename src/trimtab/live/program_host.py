@@ -24,7 +24,7 @@ class HostNode:
     slots: int = 1  # programs that it takes at a time, where `capacity` says nothing
     capacity: Mapping[str, float] = field(default_factory=dict)  # cpu, gpu, memory_gib, …; empty = any
     labels: Mapping[str, str] = field(default_factory=dict)
-    address: str = LOCAL_ADDRESS  # where other nodes reach it
+    address: str = LOCAL_ADDRESS  # where other nodes reach it; HOST:PORT, if it is one port there
     type: str = ""  # nodes of a type are equally fast; empty = its own
     zone: str = ""
     usd_per_hour: float = 0.0

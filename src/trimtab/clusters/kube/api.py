@@ -158,6 +158,8 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
         finally:
+            if (connection := response.connection) is not None and connection.transport is not None:
+                connection.transport.abort()  # else TLS says goodbye, for longer than a loop may go on
             response.close()
 
     async def call(

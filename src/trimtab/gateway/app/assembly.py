@@ -321,6 +321,9 @@ class GatewayCore:
             template = entry.template()
             names = DnsNodes(entry.name, parse_base(template.url).port, entry.period_s)
             self._sources_of_nodes.append(FollowedNodes(self.fleet, f"dns:{entry.name}", names, template))
+        for pods in found.kubernetes:
+            ready, name = config_mapping.pods_source(pods), f"kubernetes:{pods.name}"
+            self._sources_of_nodes.append(FollowedNodes(self.fleet, name, ready, pods.template()))
         if found.file is not None:
             path = found.file
             parse = lambda data: node_specs(data, str(path))  # noqa: E731

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from trimtab.gateway.config import GatewayConfig
+from trimtab.gateway.config.node_entries import KubernetesEntry
 from trimtab.gateway.config.traffic import MIB
 from trimtab.gateway.decide.dispatch_rules import HERE, Declared, DispatchRules, PolicyChoice, policy_choice
 from trimtab.gateway.http.cached_answers import ResultCacheOptions
@@ -18,6 +19,7 @@ from trimtab.gateway.nodes.polling import PollingOptions
 from trimtab.gateway.picker.picker_settings import PickerSettings
 from trimtab.gateway.record.recorder import RecordSettings
 from trimtab.gateway.tenancy.tenants import Prices, TokenPrice
+from trimtab.live.program_host import NodeSource
 
 UNBOUNDED = 1 << 20  # requests that may wait where the configuration sets no bound
 
@@ -143,3 +145,12 @@ def record_settings(config: GatewayConfig) -> RecordSettings | None:
     if record is None:
         return None
     return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.max_files)
+
+
+def pods_source(entry: KubernetesEntry) -> NodeSource:
+    """The pods that an entry names. Raises MissingExtra."""
+    from trimtab.clusters.kube.ready_pods import ReadyPods, Wanted
+
+    kinds = {"selector": entry.selector, "service": entry.service, "pool": entry.pool}
+    kind, name = next((kind, name) for kind, name in kinds.items() if name)
+    return ReadyPods(Wanted(kind, name, entry.namespace, str(entry.port), entry.kubeconfig, entry.context))

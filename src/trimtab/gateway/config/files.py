@@ -166,7 +166,7 @@ def _warnings(config: GatewayConfig) -> Iterator[str]:
 
 
 def _unset(config: GatewayConfig) -> list[str]:
-    nodes = [entry.api_key_env for entry in (*config.nodes, *config.discovery.dns)]
+    nodes = [entry.api_key_env for entry in (*config.nodes, *config.discovery.templates)]
     keys = [secret.env for secret in (*config.keys, *config.admin.keys)]
     names = dict.fromkeys([*nodes, *keys, config.admin.key_env, config.store.url_env])
     return [name for name in names if name and not os.environ.get(name)]

@@ -156,7 +156,7 @@ class GatewayConfig(Spec):
     def provided(self) -> frozenset[Need]:
         """The needs of policies that the gateway meets with this configuration."""
         loads = any(node.loading or (node.adapters and node.adapter_load_s > 0.0) for node in self.nodes)
-        nodes = needs_met_by((*self.nodes, *self.discovery.dns), self.models, self.zone)
+        nodes = needs_met_by((*self.nodes, *self.discovery.templates), self.models, self.zone)
         if self.discovery.file is not None or self.registration.allowed_cidrs:
             nodes = dict.fromkeys(nodes, True)  # what later nodes declare is not known yet
         return provided_by(
@@ -206,7 +206,7 @@ class GatewayConfig(Spec):
 
     def zones_in_use(self) -> tuple[str, ...]:
         """Zones that the gateway, nodes and tenants name; the gateway's first."""
-        settings = (*self.nodes, *self.discovery.dns)
+        settings = (*self.nodes, *self.discovery.templates)
         named = (self.zone, *(one.zone for one in settings), *(key.zone for key in self.keys))
         return tuple(dict.fromkeys(zone for zone in named if zone))
 

@@ -188,10 +188,45 @@ class DnsEntry(NodeSettings):
         return self.described(self.name, f"{'https' if self.tls else 'http'}://{self.name}:{self.port}")
 
 
+class KubernetesEntry(NodeSettings):
+    """Pods of Kubernetes that are ready, by exactly one of `selector`, `service` and `pool`."""
+
+    name: Name = Field(description="the nodes are called NAME-POD")
+    namespace: Name = Field("default", description="namespace of the pods")
+    selector: str = Field("", description="label selector of pods, such as app=vllm")
+    service: str = Field("", description="Service whose endpoints are nodes")
+    pool: str = Field("", description="InferencePool (inference.networking.k8s.io/v1) whose pods are nodes")
+    port: Annotated[int, Field(ge=1, le=65535)] | str = Field(
+        "", description="number or name; default: the only one of the pod or Service; targetPorts of the pool"
+    )
+    tls: bool = Field(False, description="use https")
+    kubeconfig: str = Field(
+        "", description="file; default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
+    )
+    context: str = Field("", description="context of that file")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> KubernetesEntry:
+        if sum(map(bool, (self.selector, self.service, self.pool))) != 1:
+            raise ValueError("exactly one of selector, service and pool")
+        if self.pool and self.port:
+            raise ValueError("no port beside pool, which has targetPorts")
+        return self
+
+    def template(self) -> NodeSpec:
+        """The template of its nodes' specs. The host of its URL is the Service, or its name."""
+        host = f"{self.service}.{self.namespace}.svc" if self.service else ""
+        scheme, port = ("https", 443) if self.tls else ("http", 80)
+        return self.described(self.name, f"{scheme}://{host or self.name}:{port}")
+
+
 class DiscoverySpec(Spec):
     """Discovery of nodes that this file does not list."""
 
     dns: tuple[DnsEntry, ...] = Field((), description="names whose addresses are nodes")
+    kubernetes: tuple[KubernetesEntry, ...] = Field(
+        (), description="pods that are nodes while they are ready"
+    )
     file: FilePath | None = Field(
         None, description="YAML or JSON file with a list of nodes; changes take effect"
     )
@@ -199,15 +234,21 @@ class DiscoverySpec(Spec):
 
     @model_validator(mode="after")
     def _names_once(self) -> DiscoverySpec:
-        names = [entry.name for entry in self.dns]
-        if len(set(names)) < len(names):
-            raise ValueError("every name once under dns")
+        for field in ("dns", "kubernetes"):
+            names = [entry.name for entry in getattr(self, field)]
+            if len(set(names)) < len(names):
+                raise ValueError(f"every name once under {field}")
         return self
+
+    @property
+    def templates(self) -> tuple[NodeSettings, ...]:
+        """The settings of nodes that are found."""
+        return (*self.dns, *self.kubernetes)
 
     @property
     def is_on(self) -> bool:
         """Whether discovery is configured."""
-        return bool(self.dns) or self.file is not None
+        return bool(self.templates) or self.file is not None
 
 
 class RegistrationSpec(Spec):

@@ -158,7 +158,7 @@ class DnsNodes:
 
 
 class FollowedNodes:
-    """The nodes of a source, each by one template: its `url` gets the node's address as its host."""
+    """The nodes of a source, each by one template: its `url` gets the node's address and port."""
 
     def __init__(self, fleet: Fleet, name: str, source: NodeSource, template: NodeSpec) -> None:
         self._fleet, self._name, self._source, self._template = fleet, name, source, template
@@ -204,15 +204,24 @@ class FollowedNodes:
     def _spec(self, node: HostNode) -> NodeSpec:
         template = self._template
         address = parse_base(template.url)
+        host, port = _host_and_port(node.address, address.port)
         return replace(
             template,
             name=f"{template.name}-{node.name}",
-            url=replace(address, host=node.address).url,
+            url=replace(address, host=host, port=port).url,
             type_name=template.type_name or node.type or template.name,
             server_name=template.server_name or address.host,
             zone=node.zone or template.zone,
             usd_per_hour=node.usd_per_hour or template.usd_per_hour,
         )
+
+
+def _host_and_port(text: str, port: int) -> tuple[str, int]:
+    """The parts of an address: HOST, HOST:PORT or [HOST]:PORT. `port` where it has none."""
+    host, colon, own = text.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):  # a name, or an IPv6 address
+        return text, port
+    return host.strip("[]"), int(own)
 
 
 class Registrar:

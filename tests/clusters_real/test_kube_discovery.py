@@ -1,0 +1,138 @@
+"""Backends of the gateway that are pods of a real API server: ready, not ready, deleted, on other ports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from support.gateway.node_world import fleet_of
+from support.kubernetes.control_plane import ControlPlane, make_pods, pod
+from support.waiting import until
+from trimtab.gateway.app.config_mapping import pods_source
+from trimtab.gateway.config.node_entries import KubernetesEntry
+from trimtab.gateway.nodes.discovery import FollowedNodes
+from trimtab.gateway.nodes.fleet import Fleet
+
+pytestmark = pytest.mark.clusters
+MERGE = "application/strategic-merge-patch+json"
+PODS, ENDPOINTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/endpoints"
+GROUP = "inference.networking.k8s.io"
+POOLS = f"/apis/{GROUP}/v1/namespaces/default/inferencepools"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def serving(plane: ControlPlane, name: str, ip: str, is_ready: bool = True) -> None:
+    """A pod with an address, as a kubelet would report it."""
+    made = pod(name, gpus=0, labels={"app": "chat"})
+    made["spec"]["containers"][0]["ports"] = [
+        {"name": "http", "containerPort": 8000},
+        {"name": "more", "containerPort": 9000},
+    ]
+    make_pods(plane, [made])
+    set_ready(plane, name, is_ready, {"podIP": ip, "podIPs": [{"ip": ip}], "phase": "Running"})
+
+
+def set_ready(plane: ControlPlane, name: str, is_ready: bool, more: dict[str, Any] | None = None) -> None:
+    condition = {"type": "Ready", "status": str(is_ready)}
+    patch = {"status": {**(more or {}), "conditions": [condition]}}
+    plane.call("PATCH", f"{PODS}/{name}/status", patch, kind=MERGE)
+
+
+@contextlib.asynccontextmanager
+async def followed(plane: ControlPlane, user: str = "gateway", **entry: Any) -> AsyncIterator[Fleet]:
+    fleet = fleet_of(0)
+    made = KubernetesEntry(name="chat", kubeconfig=str(plane.kubeconfig(user)), **entry)
+    source = FollowedNodes(fleet, "kubernetes:chat", pods_source(made), made.template())
+    source.start()
+    yield fleet
+    await source.close()
+
+
+def urls(fleet: Fleet) -> dict[str, str]:
+    """Nodes that stay."""
+    present = [node for node in fleet.present() if fleet.state(node).remove_by_s == float("inf")]
+    return {node.name: fleet.state(node).spec.url for node in present}
+
+
+async def test_pods_by_label_follow_readiness_and_deletion(plane: ControlPlane) -> None:
+    serving(plane, "a", "10.1.0.1")
+    serving(plane, "b", "10.1.0.2", is_ready=False)
+    async with followed(plane, selector="app=chat", port="http") as fleet:
+        await until(lambda: urls(fleet) == {"chat-a": "http://10.1.0.1:8000"})
+        set_ready(plane, "b", True)
+        await until(lambda: urls(fleet).keys() == {"chat-a", "chat-b"})
+        set_ready(plane, "a", False)
+        await until(lambda: urls(fleet).keys() == {"chat-b"})
+        set_ready(plane, "a", True)
+        await until(lambda: urls(fleet).keys() == {"chat-a", "chat-b"})
+        plane.call("DELETE", f"{PODS}/b", {"gracePeriodSeconds": 0})
+        await until(lambda: urls(fleet).keys() == {"chat-a"})
+        plane.stop("kube-apiserver")
+        await until(lambda: any("stay as they are" in told for told in fleet.problems.values()))
+        assert urls(fleet).keys() == {"chat-a"}
+        plane.start_api_server()
+        await until(lambda: not fleet.problems)
+
+
+async def test_endpoints_of_a_service(plane: ControlPlane) -> None:
+    def subset(*ips: str) -> dict[str, Any]:
+        ports = [{"name": "http", "port": 8000}, {"name": "metrics", "port": 9000}]
+        return {"addresses": [{"ip": ip} for ip in ips], "ports": ports}
+
+    body = {"metadata": {"name": "chat"}, "subsets": [subset("10.1.0.1", "10.1.0.2")]}
+    plane.call("POST", ENDPOINTS, body)
+    try:
+        async with followed(plane, service="chat", port="http") as fleet:
+            both = {f"chat-10.1.0.{k}": f"http://10.1.0.{k}:8000" for k in (1, 2)}
+            await until(lambda: urls(fleet) == both)
+            assert fleet.state(fleet.present()[0]).spec.server_name == "chat.default.svc"
+            plane.call("PUT", f"{ENDPOINTS}/chat", {**body, "subsets": [subset("10.1.0.2", "10.1.0.3")]})
+            await until(lambda: urls(fleet).keys() == {"chat-10.1.0.2", "chat-10.1.0.3"})
+    finally:
+        plane.call("DELETE", f"{ENDPOINTS}/chat")
+
+
+async def test_pods_of_an_inference_pool(plane: ControlPlane) -> None:
+    serving(plane, "a", "10.1.0.1")
+    async with followed(plane, pool="chat") as fleet:
+        await until(lambda: any("install its CRD" in told for told in fleet.problems.values()))
+        make_crd(plane)
+        try:
+            spec = {"selector": {"matchLabels": {"app": "chat"}}, "targetPorts": [{"number": 8000}]}
+            body = {"apiVersion": f"{GROUP}/v1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+            await until(lambda: any("no InferencePool chat" in told for told in fleet.problems.values()))
+            plane.call("POST", POOLS, {**body, "spec": spec})
+            await until(lambda: urls(fleet) == {"chat-a": "http://10.1.0.1:8000"})
+            assert not fleet.problems
+            ports = {"spec": {"targetPorts": [{"number": 8000}, {"number": 8001}]}}
+            plane.call("PATCH", f"{POOLS}/chat", ports, kind="application/merge-patch+json")
+            two = {f"chat-a-{port}": f"http://10.1.0.1:{port}" for port in (8000, 8001)}
+            await until(lambda: urls(fleet) == two)
+        finally:
+            plane.call("DELETE", f"{CRDS}/inferencepools.{GROUP}")
+
+
+def make_crd(plane: ControlPlane) -> None:
+    """A CRD of the pool's name; the official one has rules that 1.20 does not know."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"}
+    spec = {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]}
+    protected = {"api-approved.kubernetes.io": "unapproved, of a test"}
+    body = {"metadata": {"name": f"inferencepools.{GROUP}", "annotations": protected}, "spec": spec}
+    plane.call("POST", CRDS, body)
+
+
+async def test_without_rights_it_says_which(plane: ControlPlane) -> None:
+    async with followed(plane, "nobody", selector="app=chat") as fleet:
+        await until(lambda: any('cannot list resource "pods"' in told for told in fleet.problems.values()))
+
+
+def test_an_entry_names_one_thing() -> None:
+    with pytest.raises(ValueError, match="exactly one of selector, service and pool"):
+        KubernetesEntry(name="chat", selector="app=chat", pool="chat")
+    with pytest.raises(ValueError, match="no port beside pool"):
+        KubernetesEntry(name="chat", pool="chat", port=8000)
