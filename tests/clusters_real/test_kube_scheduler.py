@@ -254,6 +254,20 @@ def test_an_api_server_that_is_gone_for_a_while_is_waited_for(plane: ControlPlan
     assert not trimtab.has_ended("scheduler")
 
 
+def test_a_node_that_is_deleted_is_told_on_its_pods(plane: ControlPlane, trimtab: Trimtab) -> None:
+    nodes(plane, 2)
+    trimtab.scheduler()
+    make_pods(plane, [pod(f"p{i}", gpus=8) for i in range(2)])
+    wait_until(lambda: len(bound(plane)) == 2)
+    plane.call("DELETE", "/api/v1/nodes/n1")
+    on_it = next(name for name, node in bound(plane).items() if node == "n1")
+    told = [(on_it, "node n1 was deleted; the pod is bound to it")]
+    wait_until(lambda: events(plane, "NodeGone"), lambda found: found == told)
+    make_pods(plane, [pod("later", gpus=1)])
+    wait_until(lambda: reasons(plane).get("later"))
+    assert reasons(plane)["later"] == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
 def test_a_pod_that_another_scheduler_bound_is_left_to_it(plane: ControlPlane, trimtab: Trimtab) -> None:
     nodes(plane, 2, gpus=2)
     target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}

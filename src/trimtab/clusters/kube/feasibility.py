@@ -32,7 +32,7 @@ class Feasibility:
         """The nodes that may take a pod now, [nodes]."""
         ledger = self._ledger
         fits: Mask = self.suited(pod) & ledger.room(pod.needs) & ledger.device_room(pod)
-        if fits.any() and self._looks_around(pod):
+        if fits.any() and self.looks_around(pod):
             for j in np.flatnonzero(fits):
                 fits[j] = not self._around(pod, int(j))
         return fits
@@ -63,10 +63,10 @@ class Feasibility:
         told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()) if why)
         return f"0/{many} nodes are available: {told or 'none'}."
 
-    def _looks_around(self, pod: Pod) -> bool:
-        return bool(pod.spreads or pod.affinity or pod.anti_affinity or pod.ports) or any(
-            holding.pod.anti_affinity for holding in self._ledger.held.values()
-        )
+    def looks_around(self, pod: Pod) -> bool:
+        """Whether it matters to a pod which others run, besides the room that they leave."""
+        around = pod.spreads or pod.affinity or pod.anti_affinity or pod.ports
+        return bool(around) or self._ledger.repelling > 0
 
     def _around(self, pod: Pod, j: int) -> str:
         """Why node j may not take a pod because of the pods that run in the cluster; "" = it may."""

@@ -37,6 +37,7 @@ class Ledger:
     def __post_init__(self) -> None:
         self._columns: dict[str, int] = {}
         self._on: dict[str, dict[str, Holding]] = {}
+        self.repelling = 0  # pods with anti-affinity
         self._left: dict[str, list[int]] = {}  # node → thousandths of each of its devices
         self.total = np.zeros((0, 0), np.int64)  # [nodes, resources] what they offer
         self.free = np.zeros((0, 0), np.int64)  # the same, what is left; below 0 = others took too much
@@ -76,6 +77,7 @@ class Ledger:
         self.release(pod.uid)
         holding = Holding(pod, node_name, devices, is_assumed)
         self.held[pod.uid] = holding
+        self.repelling += bool(pod.anti_affinity)
         self._on.setdefault(node_name, {})[pod.uid] = holding
         if node_name in self.index:
             self._take(self.index[node_name], holding, 1)
@@ -85,6 +87,7 @@ class Ledger:
         holding = self.held.pop(uid, None)
         if holding is None:
             return None
+        self.repelling -= bool(holding.pod.anti_affinity)
         del self._on[holding.node_name][uid]
         if holding.node_name in self.index:
             j = self.index[holding.node_name]

@@ -20,7 +20,7 @@ from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
 from trimtab.clusters.kube.lease import Lease
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.notices import Notices
-from trimtab.clusters.kube.objects import DEVICES, Pod
+from trimtab.clusters.kube.objects import DEVICES, Pod, Terms
 from trimtab.clusters.kube.policy_choice import PolicyChoice
 from trimtab.clusters.kube.preemption import Preemption
 from trimtab.domain.policy import Decider
@@ -29,6 +29,7 @@ from trimtab.errors import ApiRefused, ClusterLost
 _AGAIN_S: Final = 30.0  # then pods that wait are looked at even if nothing has changed
 _HELD_S: Final = 0.25  # and pods that the policy holds after this
 _PER_TURN: Final = 4  # decisions between two turns of other tasks
+_MOST_KINDS: Final = 1000  # of pods that did not fit, remembered
 _BINDINGS: Final = 4  # under way at once
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class Scheduler(Listener):
         self._notices = Notices(api, name, lambda: bool(self._tasks))
         self._groups = PodGroups(api)
         self._preemption = Preemption(api, self.ledger, self._feasible) if preempts else None
+        self._pending: dict[str, Pod] = {}  # uid → of this scheduler, not bound
+        self._full: dict[tuple[Terms, frozenset[tuple[str, int]]], tuple[int, str]] = {}
         self._keys: dict[str, float] = {}  # uid → by which it waits
         self._tried: dict[str, int] = {}  # uid → changes of the cluster that its last try had seen
         self._changes = 0
@@ -120,6 +123,10 @@ class Scheduler(Listener):
 
     def pod_changed(self, pod: Pod, before: Pod | None) -> None:
         """Note a pod that waits, or that is bound now."""
+        if pod.scheduler == self._name and not pod.node_name and not pod.is_ending:
+            self._pending[pod.uid] = pod
+        else:
+            self._pending.pop(pod.uid, None)
         if pod.node_name:
             self._choice.placed(pod, pod.node_name)
             self._forget(pod.uid)
@@ -151,6 +158,7 @@ class Scheduler(Listener):
                 )
 
     def _forget(self, uid: str) -> None:
+        self._pending.pop(uid, None)
         self._keys.pop(uid, None)
         self._tried.pop(uid, None)
         self._notices.forget(uid)
@@ -163,11 +171,7 @@ class Scheduler(Listener):
     def _waiting(self) -> list[Pod]:
         """Pods to decide about, most urgent first."""
         held = self.ledger.held
-        pods = [
-            pod
-            for uid, pod in self.mirror.pods.items()
-            if pod.scheduler == self._name and not pod.node_name and not pod.is_ending and uid not in held
-        ]
+        pods = [pod for uid, pod in self._pending.items() if uid not in held]
         for pod in pods:
             if pod.uid not in self._keys:
                 self._keys[pod.uid] = self._choice.key(pod) if self._has_order else pod.created_s
@@ -177,6 +181,8 @@ class Scheduler(Listener):
     async def _pass(self) -> float:
         """Decide about all pods that wait; returns the seconds after which to look again."""
         self._bind_after_eviction()
+        if len(self._full) > _MOST_KINDS:
+            self._full.clear()
         gangs: dict[GangKey, list[Pod]] = {}
         units: list[tuple[GangKey | None, list[Pod]]] = []
         for pod in self._waiting():
@@ -188,8 +194,9 @@ class Scheduler(Listener):
             else:
                 gangs[key] = [pod]
                 units.append((key, gangs[key]))
-        begun = {key for holding in self.ledger.held.values() if (key := gang_of(holding.pod)) in gangs}
-        units.sort(key=lambda unit: unit[0] not in begun)  # stable: rests of begun gangs come first
+        if gangs:  # rests of begun gangs come first
+            begun = {key for holding in self.ledger.held.values() if (key := gang_of(holding.pod)) in gangs}
+            units.sort(key=lambda unit: unit[0] not in begun)
         wait_s, changes = _AGAIN_S, self._changes
         for i, (key, pods) in enumerate(units):
             if not self._may_act():
@@ -201,10 +208,13 @@ class Scheduler(Listener):
                 await asyncio.sleep(0)
         return 0.0 if changes != self._changes else wait_s
 
+    def _is_waiting(self, pod: Pod) -> bool:
+        """Whether a pod still waits: it may have changed while others were decided about."""
+        return pod.uid in self._pending and pod.uid not in self.ledger.held
+
     def _decide_one(self, pod: Pod) -> bool:
         """Bind a pod, or say why not; returns whether the policy holds it though nodes could take it."""
-        current = self.mirror.pods.get(pod.uid)
-        if current is None or current.node_name or pod.uid in self.ledger.held:
+        if not self._is_waiting(pod):
             return False
         chosen, why = self._choose(pod)
         if chosen is not None:
@@ -224,6 +234,9 @@ class Scheduler(Listener):
 
     def _decide_gang(self, key: GangKey, pods: Sequence[Pod]) -> bool:
         """Bind enough pods of a gang, or none."""
+        pods = [pod for pod in pods if self._is_waiting(pod)]
+        if not pods:
+            return False
         bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key]
         least = least_of(key, [*bound, *pods], self._groups)
         why, chosen = "", list[_Chosen]()
@@ -258,9 +271,15 @@ class Scheduler(Listener):
         """The policy's choice, or why there is none."""
         if pod.refusal:
             return None, pod.refusal
+        alike = pod.terms, frozenset(pod.needs.items())
+        tried, why = self._full.get(alike, (-1, ""))
+        if tried == self._changes and not self._feasible.looks_around(pod):
+            return None, why  # room has only become less since one like it did not fit
         able = self._feasible.mask(pod)
         if not able.any():
-            return None, self._feasible.summary(pod)
+            why = self._feasible.summary(pod)
+            self._full[alike] = self._changes, why
+            return None, why
         ranked = self._choice.rank(pod, able)
         if not ranked:
             return None, f"{self._label} holds it: {int(able.sum())} nodes could take it"
@@ -366,6 +385,7 @@ class Scheduler(Listener):
     def _give_up(self, chosen: _Chosen) -> None:
         if self._evicting.pop(chosen.pod.uid, None) is not None:
             self._drop(chosen.pod)
+            self.room_came()
 
     def _bind_after_eviction(self) -> None:
         for uid, chosen in list(self._evicting.items()):
