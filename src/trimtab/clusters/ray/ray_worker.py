@@ -118,12 +118,12 @@ class RayWorker:
         self.die(None)
 
     def die(self, error: BaseException | None) -> None:
-        """The actor has died, and its attempts with it."""
+        """The actor has died, and its attempts with it. None = it was killed, or its process has ended."""
         if not self.is_alive:
             return
         self.is_alive = False
         self.pulse.stop()
-        self.give_up(self._cause if error is None else _death_of(error, self._cause, self.pid))
+        self.give_up(_death_of(error, self._cause, self.pid))
         self._lost(self)
 
     def abandon(self, error: StageError) -> None:
@@ -155,11 +155,12 @@ def is_death(error: BaseException) -> bool:
     )
 
 
-def _death_of(error: BaseException, cause: StageError, pid: int) -> StageError:
+def _death_of(error: BaseException | None, cause: StageError, pid: int) -> StageError:
     if cause.cause is not Cause.WORKER_LOST or cause.message:
         return cause
-    first = str(error).strip().partition("\n")[0]
-    is_memory = "memory" in str(error).lower() and "monitor" in str(error).lower()
+    told = "its process has ended" if error is None else str(error).strip()
+    first = told.partition("\n")[0]
+    is_memory = "memory" in told.lower() and "monitor" in told.lower()
     return StageError(Cause.OUT_OF_MEMORY if is_memory else Cause.WORKER_LOST, "", f"worker {pid}: {first}")
 
 
