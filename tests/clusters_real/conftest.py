@@ -12,6 +12,7 @@ from support.kubernetes.control_plane import ControlPlane, programs
 from support.kubernetes.trimtab_process import Trimtab
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kube" / "rbac.yaml"
+WORKING = (("driver", "trimtab-workers"), ("driver", "trimtab-training"), ("gateway", "trimtab-discovery"))
 USERS = ("trimtab", "reader", "driver", "gateway", "nobody")
 ROLES = {
     "trimtab": ("trimtab-reader", "trimtab-scheduler", "trimtab-preempt"),
@@ -42,7 +43,7 @@ def grant(plane: ControlPlane) -> None:
     for user, roles in ROLES.items():
         for role in roles:
             plane.call("POST", f"{api}/clusterrolebindings", binding(user, "ClusterRole", role))
-    for user, role in (("driver", "trimtab-workers"), ("gateway", "trimtab-discovery")):
+    for user, role in WORKING:
         plane.call("POST", f"{api}/namespaces/default/rolebindings", binding(user, "ClusterRole", role))
     plane.call(
         "POST", f"{api}/namespaces/kube-system/rolebindings", binding("trimtab", "Role", "trimtab-lease")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli import completion
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json
 from trimtab.cli.shared_options import Json, Quiet, policy_option
@@ -224,6 +225,43 @@ def record_cluster(
             f"regret {counts['regret_stranded_milli']:g} thousandths of GPUs stranded"
         )
     note(f"recorded: trimtab compare --trace {folder}", quiet=quiet or json)
+
+
+@app.command("train", epilog=examples(
+    "kubectl apply -f deploy/kube/trainingjobs.yaml",
+    "trimtab kube train --journal /runs --pods kube.yaml --policy tiresias",
+    "kubectl get trainingjobs",
+))  # fmt: skip
+def train(
+    journal: Annotated[
+        Path, typer.Option(help="Folder of runs, which pods see at the same path.", metavar="FOLDER")
+    ],
+    pods: Annotated[Path, typer.Option(help="How pods are made, as of --on kube.", metavar="FILE")] = Path(
+        "kube.yaml"
+    ),
+    policy: Annotated[
+        str,
+        typer.Option("--policy", "-p", help="Allocator.", autocompletion=completion.allocators),
+    ] = "srtf",
+    rules: Annotated[
+        Path | None,
+        typer.Option(help="File of the rules that `train run` has, such as grace_s: 60.", metavar="FILE"),
+    ] = None,
+    no_lease: NoLease = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run TrainingJob objects on GPUs that an allocator shares out, from checkpoint to checkpoint."""
+    from trimtab.clusters.kube.training_jobs import serve_training_jobs
+    from trimtab.training.runner.job_list import read_rules
+
+    serve_training_jobs(
+        str(pods),
+        journal.absolute(),
+        policy,
+        read_rules(rules),
+        lambda text: note(text, quiet=quiet),
+        has_lease=not no_lease,
+    )
 
 
 @app.command("check", epilog=examples("trimtab kube check", "trimtab kube check --mode extender"))

@@ -218,6 +218,14 @@ def read_job_list(path: Path) -> JobList:
     return job_list_of(read_yaml(path, UsageError), str(path), path.absolute().parent)
 
 
+def read_rules(path: Path | None) -> RunRules:
+    """The rules in a file that has nothing else, or the default ones. Raises UsageError."""
+    if path is None:
+        return RunRules()
+    data = parsed_yaml(read_yaml(path, UsageError), str(path), UsageError, "no rules", "clock: …, grace_s: …")
+    return checked(lambda: RunRules.model_validate(data), RunRules, str(path), UsageError)
+
+
 def job_list_of(text: str, file: str, folder: Path) -> JobList:
     """The file of this text; working directories lie under `folder`. Raises UsageError."""
     data = parsed_yaml(text, file, UsageError, "no list of jobs", "the key jobs")
