@@ -251,7 +251,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Run TrainingJob objects on GPUs that an allocator shares out, from checkpoint to checkpoint."""
-    from trimtab.clusters.kube.training_jobs import serve_training_jobs
+    from trimtab.clusters.kube.job_objects import serve_training_jobs
     from trimtab.training.runner.job_list import read_rules
 
     serve_training_jobs(
