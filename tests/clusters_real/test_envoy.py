@@ -164,7 +164,6 @@ async def test_a_dead_backend_the_next_of_the_ranking_serves(tmp_path: Path) -> 
 async def test_only_endpoints_that_the_proxy_allows(tmp_path: Path) -> None:
     first, second = backends(2)
     port = free_port()
-    first.port = port
     hint = {
         "name": "subset",
         "typed_config": {
@@ -177,7 +176,8 @@ async def test_only_endpoints_that_the_proxy_allows(tmp_path: Path) -> None:
             ],
         },
     }
-    async with picking(tmp_path, first, second, envoy_changes={"first_filter": hint}) as made:
+    first.port = port
+    async with first, picking(tmp_path, first, second, envoy_changes={"first_filter": hint}) as made:
         answers = await many(made, 40)
         assert {(answer.status, answer.backend, answer.node) for answer in answers} == {(200, "n0", "n0")}
         await first.stop()

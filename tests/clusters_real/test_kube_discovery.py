@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.envoy import program
 from support.gateway.node_world import fleet_of
 from support.kubernetes.control_plane import ControlPlane, make_pods, pod
+from support.picking import NamedBackend, picking
 from support.waiting import until
 from trimtab.gateway.app.config_mapping import pods_source
 from trimtab.gateway.config.node_entries import KubernetesEntry
@@ -124,6 +127,36 @@ def make_crd(plane: ControlPlane) -> None:
     protected = {"api-approved.kubernetes.io": "unapproved, of a test"}
     body = {"metadata": {"name": f"inferencepools.{GROUP}", "annotations": protected}, "spec": spec}
     plane.call("POST", CRDS, body)
+
+
+async def test_the_picker_serves_a_pool_behind_envoy(plane: ControlPlane, tmp_path: Path) -> None:
+    program()
+    serving(plane, "a", "127.0.0.1")  # one pod, a port for each of its ranks
+    make_crd(plane)
+    try:
+        async with NamedBackend("rank-0") as first, NamedBackend("rank-1") as second:
+            ports = [{"number": one.port} for one in (first, second)]
+            spec = {"selector": {"matchLabels": {"app": "chat"}}, "targetPorts": ports}
+            body = {"apiVersion": f"{GROUP}/v1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+            plane.call("POST", POOLS, {**body, "spec": spec})
+            how: dict[str, Any] = {
+                "policy": "round-robin",
+                "arguments": ("--pool", "chat"),
+                "environ": {"KUBECONFIG": str(plane.kubeconfig("gateway"))},
+            }
+            async with picking(tmp_path, first, second, **how) as made:
+                await until(lambda: first.is_asked and second.is_asked, "both ranks are known")
+                answers = [await made.chat() for _ in range(20)]
+                assert {(one.status, one.backend) for one in answers} == {(200, "rank-0"), (200, "rank-1")}
+                assert {one.node for one in answers} == {f"chat-a-{one.port}" for one in (first, second)}
+                set_ready(plane, "a", False)
+
+                async def is_refused() -> bool:
+                    return (await made.chat()).status == 503
+
+                await until(is_refused, "the pod gets no more work")
+    finally:
+        plane.call("DELETE", f"{CRDS}/inferencepools.{GROUP}")
 
 
 async def test_without_rights_it_says_which(plane: ControlPlane) -> None:

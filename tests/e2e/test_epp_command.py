@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli
+from trimtab.gateway.config import GatewayConfig, Overrides
 
 HEAD = "insecure_no_auth: true\nadmin: {listen: 127.0.0.1:0}\n"
 
@@ -62,6 +63,24 @@ def test_check_says_what_it_would_serve(tmp_path: Path, cli: Cli) -> None:
     assert "1 node" in result.stdout
     assert "policy random" in result.stdout
     assert "there are no nodes" in cli("epp", "--config", written(tmp_path, ""), "--check").stderr
+
+
+def test_a_pool_takes_the_place_of_the_nodes(tmp_path: Path, cli: Cli) -> None:
+    file = written(tmp_path, 'nodes: [{name: a, url: "http://name:80"}]')  # which has no address
+    result = cli("epp", "--config", file, "--check", "--pool", "serving/llama")
+    assert result.exit_code == 0
+    assert "0 nodes, and those that are found" in result.stdout
+    assert "discovery.kubernetes" in cli("epp", "--config", file, "--check", "--pool", "a b").stderr
+
+
+def test_a_pool_keeps_what_the_file_says_of_it() -> None:
+    entry = {"name": "big", "pool": "llama", "namespace": "serving", "capacity": 7}
+    others = [{"name": "other", "pool": "llama"}, {"name": "labels", "selector": "app=x"}]
+    config = GatewayConfig.model_validate({"discovery": {"kubernetes": [*others, entry]}})
+    for pool, name, capacity in (("serving/llama", "big", 7), ("llama", "other", 256), ("new/p", "p", 256)):
+        (found,) = Overrides(pool=pool).over(config).discovery.kubernetes
+        assert (found.name, found.capacity.most_requests) == (name, capacity)
+        assert found.namespace == (pool.rpartition("/")[0] or "default")
 
 
 def test_a_port_in_use(tmp_path: Path, cli: Cli) -> None:

@@ -32,7 +32,7 @@ class NamedBackend(AppBackend):
         self.heads: dict[str, dict[str, str]] = {}  # by request id
         self.bodies: dict[str, Any] = {}
         self.n_served, self.capacity = 0, 64
-        self.status = 200
+        self.status, self.is_asked = 200, False  # for its models
         self.let_go = asyncio.Event()
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
@@ -55,6 +55,7 @@ class NamedBackend(AppBackend):
         return {"name": self.name, "url": self.url, "models": [MODEL], "capacity": self.capacity}
 
     async def _health(self, _request: web.Request) -> web.Response:
+        self.is_asked = True
         return web.json_response({"data": [{"id": MODEL}]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -117,7 +118,7 @@ class Picking:
 
     async def restarted(self) -> None:
         """The picker again, in the same folder and on the same port."""
-        self.picker = await _up(self.picker.folder, self.config)
+        self.picker = await _up(self.picker.folder, self.config, (), {})
 
     async def is_served(self, within_s: float = 30.0) -> None:
         """Wait until a request is served."""
@@ -147,8 +148,10 @@ class Answered:
         return self.headers.get("x-trimtab-node", "")
 
 
-async def _up(folder: Path, config: dict[str, Any]) -> Served:
-    picker = spawn(folder, config, command=COMMAND)
+async def _up(
+    folder: Path, config: dict[str, Any], arguments: Sequence[str], environ: dict[str, str]
+) -> Served:
+    picker = spawn(folder, config, *arguments, command=COMMAND, **environ)
     try:
         await until(lambda: picker.is_up, "the picker is up", timeout_s=START_S, poll_s=0.05)
     except BaseException:
@@ -162,16 +165,19 @@ async def picking(
     folder: Path,
     *backends: NamedBackend,
     envoy_changes: dict[str, Any] | None = None,
+    arguments: Sequence[str] = (),
+    environ: dict[str, str] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Picking]:
-    """Backends, picker and Envoy; `changes` replace entries of gateway.yaml."""
+    """Backends, picker and Envoy; `changes` replace entries of gateway.yaml. Backends may be up already."""
     async with contextlib.AsyncExitStack() as stack:
         for backend in backends:
-            await stack.enter_async_context(backend)
+            if not backend.port:
+                await stack.enter_async_context(backend)
         picker_at = {"listen": f"127.0.0.1:{free_port()}"} | changes.pop("picker", {})
         config = config_of(nodes=[one.node() for one in backends], picker=picker_at, **changes)
         del config["listen"]
-        picker = await _up(folder, config)
+        picker = await _up(folder, config, arguments, environ or {})
         ports = [one.port for one in backends]
         running = await asyncio.to_thread(
             lambda: stack.enter_context(

@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     epilog = examples(
         "trimtab epp --config gateway.yaml",
         "trimtab epp --config gateway.yaml --check",
+        "trimtab epp --config gateway.yaml --pool serving/llama",
         "trimtab epp --config gateway.yaml --listen 0.0.0.0:9002 --policy least-expected-wait",
     )
     app.command("epp", epilog=epilog)(epp)
@@ -36,6 +37,15 @@ def register(app: typer.Typer) -> None:
 
 def epp(
     config: Annotated[Path, typer.Option("--config", "-c", help="YAML file, as of `trimtab serve`.")],
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool",
+            help="InferencePool of Kubernetes whose pods are the endpoints, instead of the file's nodes.",
+            metavar="[NAMESPACE/]NAME",
+            rich_help_panel=SETTINGS_PANEL,
+        ),
+    ] = None,
     policy: PolicyInstead = None,
     listen: Annotated[
         str | None,
@@ -62,6 +72,7 @@ def epp(
         insecure_no_auth=insecure_no_auth,
         reuse_port=reuse_port,
         picker_listen=listen,
+        pool=pool,
     )
 
     def read() -> GatewayConfig:

@@ -75,6 +75,11 @@ async def test_no_endpoint_of_the_subset(subset: object) -> None:
         assert code(await at.stream().chosen(subset=subset)) == (503, "no_endpoint")
 
 
+async def test_no_endpoints_at_all() -> None:
+    async with proxy() as at:
+        assert code(await at.stream().chosen()) == (503, "no_endpoint")
+
+
 async def test_a_held_request_is_told_to_wait_then_served_or_refused() -> None:
     async with proxy(node(0), queue={"max_wait_s": 0.3}) as at:
         first, second, third = at.stream(), at.stream(), at.stream()

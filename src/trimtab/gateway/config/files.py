@@ -13,7 +13,7 @@ from typing import Any
 from trimtab.errors import ConfigError
 from trimtab.gateway.config.gateway import CONFIG_TITLE, GatewayConfig, raw_field_errors
 from trimtab.gateway.config.keys import KeySpec, is_readable_by_others, read_keys
-from trimtab.gateway.config.node_entries import NodeEntry
+from trimtab.gateway.config.node_entries import KubernetesEntry, NodeEntry
 from trimtab.gateway.config.types import FOLDER
 from trimtab.gateway.nodes.address import parse_base
 from trimtab.gateway.nodes.node_state import NodeSpec
@@ -124,6 +124,7 @@ class Overrides:
     insecure_no_auth: bool = False
     reuse_port: bool = False
     picker_listen: str | None = None
+    pool: str | None = None  # an InferencePool, NAME or NAMESPACE/NAME, whose pods alone are nodes
 
     def over(self, config: GatewayConfig) -> GatewayConfig:
         """The configuration with the overrides. Raises ConfigError."""
@@ -133,10 +134,21 @@ class Overrides:
             changed["admin"] = {**_values(config.admin), "listen": self.admin_listen}
         if self.picker_listen is not None:
             changed["picker"] = {**_values(config.picker), "listen": self.picker_listen}
+        if self.pool is not None:
+            changed |= {"nodes": (), "discovery": {"kubernetes": (_pool_entry(config, self.pool),)}}
         for flag in ("insecure_no_auth", "reuse_port"):
             if getattr(self, flag):
                 changed[flag] = True
         return _validated({**_values(config), **changed}, "command line", None) if changed else config
+
+
+def _pool_entry(config: GatewayConfig, pool: str) -> dict[str, Any] | KubernetesEntry:
+    """The file's settings of an InferencePool, or defaults."""
+    namespace, _, name = pool.rpartition("/")
+    for entry in config.discovery.kubernetes:
+        if entry.pool == name and namespace in ("", entry.namespace):
+            return entry
+    return {"name": name, "pool": name, "namespace": namespace or "default"}
 
 
 def require_keys(config: GatewayConfig) -> None:

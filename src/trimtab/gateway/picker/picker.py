@@ -52,6 +52,7 @@ MOST_LOST: Final = 3  # nodes that could not load what a request needs
 SLACK_S: Final = 1.0  # Envoy waits so much longer than a request may be held
 
 _DRAINING: Final = Refusal(503, "draining", "This endpoint picker is about to end.", 1.0)
+_NO_ENDPOINTS: Final = Refusal(503, "no_endpoint", "There are no endpoints.", 1.0)
 _NO_SUBSET: Final = Refusal(503, "no_endpoint", "No endpoint of the requested subset can serve it.")
 
 
@@ -74,6 +75,9 @@ class NodeAddresses(FleetListener):
     def on_removed(self, node: Node) -> None:
         """A FleetListener method."""
         self._nodes.pop(endpoint_of(node), None)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def find(self, endpoint: str) -> Node | None:
         """The node at an address."""
@@ -271,6 +275,8 @@ class Stream:
         """Let the policy choose, and say what it chose. `shown`: the body, as the client sent it."""
         exchange, picker = self._exchange, self._picker
         assert exchange is not None
+        if not picker.addresses:
+            refusal = _NO_ENDPOINTS  # whatever it asks for
         if refusal is not None:
             await self._refuse(exchange, refusal)
             return
