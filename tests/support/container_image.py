@@ -56,15 +56,12 @@ def podman(*arguments: str, **more: Any) -> str:
 
 def build() -> str:
     """Build the image, and the base if there is none; returns its name. Minutes: kernels are compiled."""
-    contexts = [
-        f"--build-context={name}=container-image://{_base()}:latest"
-        for name in ("python:3.13-slim", "docker.io/library/python:3.13-slim")
-    ]
+    context = f"--build-context=python:3.13-slim=container-image://{_base()}:latest"
     mounts = [
         f"--volume={path}:{path}:ro" for path in ("/etc/ssl/certs", "/etc/pip.conf") if Path(path).exists()
     ]
     file = ROOT / "deploy" / "Containerfile"
-    command = ("bud", "--layers", "--format", "docker", *contexts, *mounts, "-t", IMAGE, "-f", file, ROOT)
+    command = ("bud", "--layers", "--format", "docker", context, *mounts, "-t", IMAGE, "-f", file, ROOT)
     run("buildah", *command, timeout_s=1700.0)
     return IMAGE
 
