@@ -2,12 +2,15 @@
 
 The rows are those of AIConfigurator's silicon data. A configuration is a model, GPU, precision, backend and
 parallelism. Where a whole configuration is held back, a Gaussian process over the others corrects a roofline.
+What no prediction can get right is counted beside: rows that contradict others of their configuration, and
+configurations that cannot be one engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +35,21 @@ SHAPES = {
     "gpt-oss-120b": (117.0, 5.1, 73_728, 36),
 }
 WEIGHT_BYTES = {"": 2.0, "fp8": 1.0, "fp4": 0.55}
+HEADS = {  # of attention: tensor parallelism gives each GPU as many
+    "Llama-3.1-8B": 32,
+    "Llama-3.1-70B": 64,
+    "Qwen3-32B": 64,
+    "Qwen3-235B": 64,
+    "DeepSeek-R1": 128,
+    "gpt-oss-120b": 64,
+}
 RELEASED = {"gpt-oss-120b": 0.55, "DeepSeek-R1": 1.0, "Qwen3-235B": 1.0}  # bytes where nothing else is said
 LAYER_S, MESSAGES_S = 30e-6, 20e-6  # of a layer; more on several GPUs: the process corrects both
 LENGTHS = np.array([1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])  # of the features, in logarithms
 SETTINGS = [  # times LENGTHS; how like two models, GPUs, precisions and backends are that differ
     (scale, alike) for scale in (1.0, 2.0) for alike in ((0.3, 0.5, 0.5, 0.5), (0.5, 0.7, 0.7, 0.7))
 ]
+NEAR = 1.08  # times: the goal for a median error
 NOISE, OWN = 0.003, 0.01  # variances of logarithms: of a row, and of what is a configuration's own
 
 
@@ -56,7 +68,10 @@ def errors_within(served: Served, describes: Mapping[str, Any]) -> dict[str, Any
 
 
 def errors_across(served: Served, systems: Path) -> dict[str, Any]:
-    """By GPU: each configuration predicted from the others; settings are those best for the other GPUs."""
+    """By GPU: each configuration predicted from the others; settings are those best for the other GPUs.
+
+    `kinds` are the errors by model, precision and backend, with all parallelisms.
+    """
     features, kinds, of = _features(served, systems)
     seconds = np.concatenate([rows.seconds for rows in served.values()])
     base = np.exp(features[:, 6]) + np.exp(features[:, 7]) + np.exp(features[:, 8]) + np.exp(features[:, 9])
@@ -68,6 +83,48 @@ def errors_across(served: Served, systems: Path) -> dict[str, Any]:
         best = min(tried, key=lambda log: float(np.median(np.abs(np.expm1(log - target)[gpus != gpu]))))
         here = gpus == gpu
         found[str(gpu)] = _told((base * np.exp(best))[here], seconds[here])
+        error = np.expm1(best - target)
+        found[str(gpu)]["kinds"] = [
+            _by_kind(error[(kinds == kind).all(axis=1)], kind, served)
+            for kind in np.unique(kinds[here], axis=0)
+        ]
+    return found
+
+
+def _by_kind(error: Floats, kind: NDArray[np.str_], served: Served) -> dict[str, Any]:
+    model, gpu, precision, backend = kind.tolist()
+    wanted = (gpu, precision, backend)
+    ranks = {
+        int(c.tensor_parallel)
+        for c in served
+        if model in c.model and (c.gpu, c.precision, c.backend) == wanted
+    }
+    told = {"model": model, "precision": precision, "backend": backend, "tensor_parallel": sorted(ranks)}
+    bias, median = float(np.median(error)), float(np.median(np.abs(error)))
+    return told | {"rows": len(error), "bias": bias, "median": median}
+
+
+def contradictions(served: Served) -> dict[str, dict[str, int]]:
+    """By GPU: rows, those of no one engine, pairs with loads next to each other, those that contradict.
+
+    With x times the requests of the same lengths, an engine takes no less time for a token, and no more than
+    x times as long: it could serve them in x turns. A pair contradicts where its times are further off than
+    `NEAR`. GPUs that do not divide the heads of attention are not the tensor parallelism of an engine.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for c, rows in served.items():
+        of = found.setdefault(c.gpu, dict.fromkeys(("rows", "not_one", "pairs", "contradict"), 0))
+        of["rows"] += len(rows)
+        heads = next(many for name, many in HEADS.items() if name in c.model)
+        of["not_one"] += len(rows) if heads % int(c.tensor_parallel) else 0
+        lengths = np.stack([rows.context, rows.prompt_tokens]) / rows.decoding
+        order = np.lexsort((rows.seconds, rows.decoding, *lengths.round(6)))
+        for a, b in pairwise(order.tolist()):
+            if np.allclose(lengths[:, a], lengths[:, b]):
+                slower = rows.seconds[b] / rows.seconds[a]
+                of["pairs"] += 1
+                is_able = 1 / NEAR <= slower <= NEAR * rows.decoding[b] / rows.decoding[a]
+                of["contradict"] += not is_able
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.llm_silicon import Served, errors_across, errors_within, read_served
+from bench.llm_silicon import Served, contradictions, errors_across, errors_within, read_served
 from bench.llm_truth_page import page
 from bench.machine import machine, versions
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
@@ -152,6 +152,7 @@ def measure() -> dict[str, Any]:
         "operations": op_errors(),
         "within": errors_within(served, described),
         "across": errors_across(served, DATA / "gpu_system_specs"),
+        "contradictions": contradictions(served),
         "rooflines": roofline_errors(served),
     }
 
