@@ -13,8 +13,9 @@ from trimtab.experiments.serving.objectives import Objective, objectives_of
 
 
 def searched(  # type: ignore[no-untyped-def]
-    prices, is_met, nodes_max, usd_max=np.inf, is_over=lambda: False, power=None, least=0.0, unpaid=None
-):
+    prices, is_met, nodes_max, usd_max=np.inf, is_over=lambda: False, power=None, least=0.0, unpaid=None,
+    directions=None, pools=(),
+):  # fmt: skip
     of_type = np.ones(len(prices)) if power is None else power
     tested: list[Mix] = []
 
@@ -32,7 +33,8 @@ def searched(  # type: ignore[no-untyped-def]
         nodes_max=nodes_max,
         usd_max=usd_max,
         is_over=is_over,
-        directions=[tuple(int(t == u) for u in range(len(prices))) for t in range(len(prices))],
+        directions=directions or [tuple(int(t == u) for u in range(len(prices))) for t in range(len(prices))],
+        pools=pools,
     )
     return found, tested
 
@@ -136,3 +138,55 @@ def test_pairs_are_lowered_to_what_each_pool_needs() -> None:
         directions=[(1, 1, 0), (1, 0, 1)],
     )
     assert (found.best, found.is_proven) == ((3, 0, 10), True)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_pools_alone_rule_out_only_what_brute_force_does(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pools, nodes_max = ([0, 1], [2, 3]) if seed % 2 else ([0, 1], [1, 2]), 6
+    types = 4 if seed % 2 else 3
+    prices, power = rng.uniform(0.5, 4.0, types).round(2), rng.uniform(0.3, 3.0, types)
+    needed, in_all = rng.uniform(0.5, 5.0, 2), float(rng.uniform(2.0, 10.0))
+
+    def is_met(mix: Mix) -> bool:
+        got = power * np.array(mix) ** 0.9
+        return all(got[p].sum() >= n for p, n in zip(pools, needed, strict=True)) and got.sum() >= in_all
+
+    def cost(mix: Mix) -> float:
+        return float(np.dot(prices, mix))
+
+    every = [m for m in itertools.product(range(nodes_max + 1), repeat=types) if 0 < sum(m) <= nodes_max]
+    least = min((cost(m) for m in every if is_met(m)), default=None)
+    pairs = {tuple(int(t in pair) for t in range(types)) for pair in itertools.product(*pools)}
+    found, _ = searched(prices, is_met, nodes_max, directions=sorted(pairs), pools=pools)
+    assert found.is_proven
+    assert (least is None) == (found.best is None)
+    if least is not None:
+        assert is_met(found.best)
+        assert cost(found.best) == pytest.approx(least)
+
+
+def test_a_test_of_a_pool_spares_those_of_its_mixes() -> None:
+    prices, power = [4.0, 1.3, 4.1, 1.2], np.array([3.0, 1.0, 3.2, 0.8])
+
+    def is_met(mix: Mix) -> bool:
+        got = power * np.array(mix)
+        return bool(got[:2].sum() >= 9.5 and got[2:].sum() >= 12.3)
+
+    pairs = [(1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1)]
+    alone, tested = searched(prices, is_met, 40, directions=pairs, pools=([0, 1], [2, 3]))
+    plain, more = searched(prices, is_met, 40, directions=pairs)
+    assert alone.is_proven
+    assert plain.is_proven
+    assert np.dot(prices, alone.best) == pytest.approx(np.dot(prices, plain.best))
+    assert 2 * len(tested) < len(more)
+
+
+def test_a_pool_that_was_enough_stays_so() -> None:
+    """A node of the first type beside others of its pool harms: the pool of the second alone is kept."""
+
+    def is_met(mix: Mix) -> bool:
+        return mix[2] >= 2 and (mix[0] >= 4 or (mix[0] == 0 and mix[1] >= 5))
+
+    found, _ = searched([3.0, 1.0, 2.0], is_met, 12, directions=[(1, 0, 1), (0, 1, 1)], pools=([0, 1], [2]))
+    assert found.best == (0, 5, 2)

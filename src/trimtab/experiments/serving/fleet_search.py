@@ -2,7 +2,9 @@
 
 A mix is a count of nodes for each type. One more node of any type is taken never to harm: then a mix that
 fails does so with fewer nodes too, and those need no test. First each type alone is searched by halving, or
-each pair of a type that reads prompts and one that makes tokens, whose counts are then lowered. Then
+each pair of a type that reads prompts and one that makes tokens, whose counts are then lowered. Where a mix
+needs nodes of several pools, each pool alone is searched next, with as many nodes of all other types as any
+mix has: nodes of a pool that fail even so do with fewer others too. Then
 the most expensive mixes below the best price are tested, those of most capacity first: one that meets the
 objectives lowers the price, one that fails rules out all mixes below it. When none is left, the best is
 proven.
@@ -23,7 +25,7 @@ from trimtab.errors import UsageError
 Mix: TypeAlias = tuple[int, ...]
 IntArray = NDArray[np.int64]
 MIXES_MAX: Final = 10_000_000
-_SAME_USD: Final = 1e-9  # what prices of mixes may differ by from rounding
+SAME_USD: Final = 1e-9  # what prices of mixes may differ by from rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ def cheapest_mix(
     is_over: Callable[[], bool],
     left: Callable[[int], None] | None = None,
     directions: Sequence[Mix],
+    pools: Sequence[Sequence[int]] = (),
 ) -> Found:
     """Search the mixes of at most `nodes_max` nodes that cost at most `usd_max`.
 
@@ -64,6 +67,7 @@ def cheapest_mix(
         is_over: whether the time is used up.
         left: told how many mixes are left after each test.
         directions: mixes whose multiples are searched first, such as a node of each type.
+        pools: types of each pool, if there are several.
 
     Raises UsageError if there are more than `MIXES_MAX` of them.
     """
@@ -76,17 +80,18 @@ def cheapest_mix(
     def cost_of(mix: Mix) -> float:
         return float(cost(np.array([mix]))[0])
 
-    best: Mix | None = None
-    for found in _along(directions, cost, is_met, could_meet, nodes_max, usd_max, is_over):
-        if found is not None and (best is None or cost_of(found) < cost_of(best)):
-            best = found
+    along = _along(directions, cost, is_met, could_meet, nodes_max, usd_max, is_over)
+    met = [mix for mix in along if mix is not None]
+    best = min(met, key=cost_of, default=None)
     if best is not None and np.count_nonzero(best) > 1:
         best = _lowered(best, lambda mix: bool(could_meet(np.array([mix]))[0]) and is_met(mix), is_over)
     limit_usd = usd_max if best is None else cost_of(best)
     _refuse_too_many(usd, nodes_max, limit_usd + unpaid_max)
     mixes = _mixes(usd, nodes_max, limit_usd + unpaid_max)
-    mixes = mixes[cost(mixes) < limit_usd + (_SAME_USD if best is None else -_SAME_USD)]
+    mixes = mixes[cost(mixes) < limit_usd + (SAME_USD if best is None else -SAME_USD)]
     mixes = mixes[could_meet(mixes)] if len(mixes) else mixes
+    for pool in pools:
+        mixes = _with_enough(mixes, pool, met, is_met, capacity, is_over)
     while len(mixes):
         if is_over():
             return Found(best, False, len(mixes))
@@ -94,7 +99,7 @@ def cheapest_mix(
         mix: Mix = tuple(int(n) for n in tops[np.argmax(capacity(tops))])
         if is_met(mix):
             best = mix
-            mixes = mixes[cost(mixes) < cost_of(mix) - _SAME_USD]
+            mixes = mixes[cost(mixes) < cost_of(mix) - SAME_USD]
         else:
             mixes = mixes[(mixes > np.array(mix)).any(axis=1)]
         if left is not None:
@@ -106,6 +111,43 @@ def weighted(mixes: IntArray, of_type: NDArray[Any]) -> NDArray[Any]:
     """The sum over types of counts times a number of each type, [mixes]; alike on every processor."""
     summed: NDArray[Any] = (mixes * of_type).sum(axis=1)
     return summed
+
+
+def _with_enough(
+    mixes: IntArray,
+    pool: Sequence[int],
+    met: Sequence[Mix],
+    is_met: Callable[[Mix], bool],
+    capacity: Callable[[IntArray], NDArray[np.float64]],
+    is_over: Callable[[], bool],
+) -> IntArray:
+    """The mixes whose nodes of a pool are enough beside the most nodes of all other types.
+
+    Those of a mix in `met` are. Tests are between the largest capacity that fails and the least that does
+    not, where they rule out most.
+    """
+    if not len(mixes):
+        return mixes
+    plenty, is_of_pool = mixes.max(axis=0), np.isin(np.arange(mixes.shape[1]), pool)
+    parts, part_of = np.unique(np.where(is_of_pool, mixes, 0), axis=0, return_inverse=True)
+    capacities = capacity(parts)
+    low, high = 0.0, float(capacities.max())
+    is_unknown, is_enough = np.ones(len(parts), dtype=bool), np.ones(len(parts), dtype=bool)
+    for mix in met:
+        is_unknown &= (parts[:, is_of_pool] < np.array(mix)[is_of_pool]).any(axis=1)
+    while is_unknown.any() and not is_over():
+        left = np.flatnonzero(is_unknown)
+        chosen = left[np.argmin(np.abs(capacities[left] - (low + high) / 2))]
+        if is_met(tuple(np.where(is_of_pool, parts[chosen], plenty).tolist())):
+            high = min(high, float(capacities[chosen]))
+            is_unknown &= (parts < parts[chosen]).any(axis=1)
+        else:
+            low = max(low, float(capacities[chosen]))
+            is_less = is_unknown & (parts <= parts[chosen]).all(axis=1)
+            is_unknown &= ~is_less
+            is_enough &= ~is_less
+    enough: IntArray = mixes[is_enough[part_of]]
+    return enough
 
 
 def _along(
@@ -124,7 +166,7 @@ def _along(
             return tuple(count * n for n in direction)
 
         counts = np.array([mix(count) for count in range(1, nodes_max // sum(direction) + 1)], dtype=np.int64)
-        counts = counts[cost(counts) <= usd_max + _SAME_USD]
+        counts = counts[cost(counts) <= usd_max + SAME_USD]
         most = len(counts)
         able = np.flatnonzero(could_meet(counts)) if len(counts) else np.zeros(0, dtype=np.int64)
         if not len(able) or is_over():

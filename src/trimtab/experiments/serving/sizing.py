@@ -27,7 +27,7 @@ from trimtab.experiments.scenario.build.disaggregation import ROLES
 from trimtab.experiments.scenario.loader import part_of
 from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
-from trimtab.experiments.serving.fleet_search import IntArray, Mix, cheapest_mix, weighted
+from trimtab.experiments.serving.fleet_search import SAME_USD, IntArray, Mix, cheapest_mix, weighted
 from trimtab.experiments.serving.objectives import Objective, refuse_tokens_of_slots
 from trimtab.experiments.serving.run import simulate_inputs
 from trimtab.policies import canonical
@@ -250,6 +250,7 @@ class _Search:
             is_over=lambda: time.monotonic() > end_s,
             left=None if told is None else lambda left: told(len(self.fleets), left),
             directions=self.directions,
+            pools=self.pools if len(self.pools) > 1 else (),
         )
         if not self.fleets:
             raise UsageError(
@@ -258,7 +259,14 @@ class _Search:
                 value=usd_max if usd_max < np.inf else None,
                 expected=f"more USD per hour ({self._least_usd():.3g} pay for the work alone), or more nodes",
             )
-        fleets = tuple(self.fleets.values())
+        within = [
+            fleet
+            for mix, fleet in self.fleets.items()
+            if sum(mix) <= nodes_max and fleet.usd_per_hour <= usd_max + SAME_USD
+        ]
+        fleets = tuple(
+            within or self.fleets.values()
+        )  # beside plenty of other nodes, a pool has no such limits
         return FleetSizing(
             objectives=self.objectives,
             best=None if found.best is None else self.fleets[found.best],
