@@ -111,6 +111,7 @@ POOLS = """
 types:
   reader: {memory_gib: 80, usd_per_hour: 4, service: {kind: llm, profile: h100-llama-3.1-8b, role: prefill}}
   maker: {memory_gib: 48, usd_per_hour: 1.5, service: {kind: llm, profile: l40s-llama-3.1-8b, role: decode}}
+  quick: {memory_gib: 80, usd_per_hour: 4, service: {kind: llm, profile: h100-llama-3.1-8b, role: decode}}
 classes:
   chat: {unit: output token, prompt_token_units: 0.05, disaggregated: true}
 """
@@ -125,17 +126,22 @@ def test_nodes_of_both_pools_are_counted(tmp_path: Path) -> None:
     objectives = objectives_of("ttft_p99<0.5s, tpot_p99<30ms")
     done = size_fleet(pools, objectives, nodes_max=6)
 
-    def is_met(reader: int, maker: int) -> bool:
-        part = with_counts(pools, {"reader": reader, "maker": maker})
+    def is_met(reader: int, maker: int, quick: int) -> bool:
+        part = with_counts(pools, {"reader": reader, "maker": maker, "quick": quick})
         metrics = simulate(pools.with_overrides(cluster=part), "late-binding").metrics
         return all(objective.overshoot(metrics) <= 0.0 for objective in objectives)
 
-    every = [(r, m) for r, m in itertools.product(range(1, 6), range(1, 6)) if r + m <= 6]
-    cheapest = min((mix for mix in every if is_met(*mix)), key=lambda mix: 4.0 * mix[0] + 1.5 * mix[1])
+    every = [
+        (r, m, q) for r, m, q in itertools.product(range(1, 6), range(6), range(6)) if 1 < r + m + q <= 6
+    ]
+    every = [mix for mix in every if mix[1] + mix[2] > 0]
+    cheapest = min((mix for mix in every if is_met(*mix)), key=lambda mix: np.dot((4.0, 1.5, 4.0), mix))
     assert done.is_proven
     assert done.best is not None
     assert tuple(done.best.nodes.values()) == cheapest
-    assert cheapest[0] != cheapest[1]
+    assert cheapest[0] != cheapest[1] + cheapest[2]
+    assert len(done.fleets) < len(every)
+    assert all(sum(fleet.nodes.values()) <= 6 for fleet in done.fleets)
     with pytest.raises(ScenarioError, match=r"disaggregated: has no nodes for a role \(got 'decode'\)"):
         size_fleet(
             pools.with_overrides(cluster=parse_node_types(POOLS.replace("role: decode", "role: prefill"))),

@@ -2,12 +2,11 @@
 
 A mix is a count of nodes for each type. One more node of any type is taken never to harm: then a mix that
 fails does so with fewer nodes too, and those need no test. First each type alone is searched by halving, or
-each pair of a type that reads prompts and one that makes tokens, whose counts are then lowered. Where a mix
-needs nodes of several pools, each pool alone is searched next, with as many nodes of all other types as any
-mix has: nodes of a pool that fail even so do with fewer others too. Then
-the most expensive mixes below the best price are tested, those of most capacity first: one that meets the
-objectives lowers the price, one that fails rules out all mixes below it. When none is left, the best is
-proven.
+each pair of a type that reads prompts and one that makes tokens. Where a mix needs nodes of several pools,
+each pool alone is searched next, with as many nodes of all other types as any mix has: nodes of a pool that
+fail even so do with fewer others too. Then the most expensive mixes below the best price are tested, those of
+most capacity first: one that meets the objectives lowers the price, and next come mixes at most as expensive
+as half of those left; one that fails rules out all mixes below it. When none is left, the best is proven.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ def cheapest_mix(
     is_met: Callable[[Mix], bool],
     could_meet: Callable[[IntArray], NDArray[np.bool_]],
     capacity: Callable[[IntArray], NDArray[np.float64]],
+    needed: float,
     *,
     unpaid: Callable[[IntArray], NDArray[np.float64]],
     unpaid_max: float,
@@ -58,7 +58,8 @@ def cheapest_mix(
         prices: of a node of each type, above 0.
         is_met: tests a mix.
         could_meet: which of some mixes [mixes, types] could meet the objectives at all.
-        capacity: of some mixes [mixes, types], in any unit.
+        capacity: of some mixes [mixes, types]; an estimate, which only says what to test first.
+        needed: capacity that the work needs.
         unpaid: what of the prices of some mixes [mixes, types] is not paid, as of nodes that are down; one
             more node must not make a mix cheaper.
         unpaid_max: most that `unpaid` may give.
@@ -80,11 +81,12 @@ def cheapest_mix(
     def cost_of(mix: Mix) -> float:
         return float(cost(np.array([mix]))[0])
 
-    along = _along(directions, cost, is_met, could_meet, nodes_max, usd_max, is_over)
+    def fits(mixes: IntArray) -> NDArray[np.bool_]:
+        return capacity(mixes) >= needed
+
+    along = _along(directions, cost, is_met, could_meet, fits, nodes_max, usd_max, is_over)
     met = [mix for mix in along if mix is not None]
     best = min(met, key=cost_of, default=None)
-    if best is not None and np.count_nonzero(best) > 1:
-        best = _lowered(best, lambda mix: bool(could_meet(np.array([mix]))[0]) and is_met(mix), is_over)
     limit_usd = usd_max if best is None else cost_of(best)
     _refuse_too_many(usd, nodes_max, limit_usd + unpaid_max)
     mixes = _mixes(usd, nodes_max, limit_usd + unpaid_max)
@@ -92,12 +94,16 @@ def cheapest_mix(
     mixes = mixes[could_meet(mixes)] if len(mixes) else mixes
     for pool in pools:
         mixes = _with_enough(mixes, pool, met, is_met, capacity, is_over)
+    was_met = len(pools) > 0
     while len(mixes):
         if is_over():
             return Found(best, False, len(mixes))
-        tops = mixes[_are_highest(mixes)]
+        costs = cost(mixes)
+        tops = mixes[costs <= np.median(costs)] if was_met else mixes
+        tops = tops[_are_highest(tops)]
         mix: Mix = tuple(int(n) for n in tops[np.argmax(capacity(tops))])
-        if is_met(mix):
+        was_met = is_met(mix)
+        if was_met:
             best = mix
             mixes = mixes[cost(mixes) < cost_of(mix) - SAME_USD]
         else:
@@ -128,8 +134,8 @@ def _with_enough(
     """
     if not len(mixes):
         return mixes
-    plenty, is_of_pool = mixes.max(axis=0), np.isin(np.arange(mixes.shape[1]), pool)
-    parts, part_of = np.unique(np.where(is_of_pool, mixes, 0), axis=0, return_inverse=True)
+    is_of_pool = np.isin(np.arange(mixes.shape[1]), pool)
+    parts, part_of = np.unique(np.where(is_of_pool, mixes, mixes.max(axis=0)), axis=0, return_inverse=True)
     capacities = capacity(parts)
     low, high = 0.0, float(capacities.max())
     is_unknown, is_enough = np.ones(len(parts), dtype=bool), np.ones(len(parts), dtype=bool)
@@ -138,7 +144,7 @@ def _with_enough(
     while is_unknown.any() and not is_over():
         left = np.flatnonzero(is_unknown)
         chosen = left[np.argmin(np.abs(capacities[left] - (low + high) / 2))]
-        if is_met(tuple(np.where(is_of_pool, parts[chosen], plenty).tolist())):
+        if is_met(tuple(parts[chosen].tolist())):
             high = min(high, float(capacities[chosen]))
             is_unknown &= (parts < parts[chosen]).any(axis=1)
         else:
@@ -155,11 +161,15 @@ def _along(
     cost: Callable[[IntArray], NDArray[np.float64]],
     is_met: Callable[[Mix], bool],
     could_meet: Callable[[IntArray], NDArray[np.bool_]],
+    fits: Callable[[IntArray], NDArray[np.bool_]],
     nodes_max: int,
     usd_max: float,
     is_over: Callable[[], bool],
 ) -> Iterator[Mix | None]:
-    """The least multiple of each direction that meets the objectives; None where none does."""
+    """The least multiple of each direction that meets the objectives; None where none does.
+
+    The first test is of the least that fits, as runs with too few nodes take long.
+    """
     for direction in directions:
 
         def mix(count: int, direction: Mix = direction) -> Mix:
@@ -172,7 +182,8 @@ def _along(
         if not len(able) or is_over():
             yield None
             continue
-        low, high = int(able[0]) + 1, int(able[0]) + 1
+        first = able[fits(counts[able])]
+        low, high = int(able[0]) + 1, int(first[0] if len(first) else able[-1]) + 1
         while high < most and not is_met(mix(high)):
             low, high = high + 1, min(most, 2 * high)
         if high >= most and not is_met(mix(most)):
@@ -182,20 +193,6 @@ def _along(
             middle = (low + high) // 2
             low, high = (low, middle) if is_met(mix(middle)) else (middle + 1, high)
         yield mix(high)
-
-
-def _lowered(mix: Mix, is_met: Callable[[Mix], bool], is_over: Callable[[], bool]) -> Mix:
-    """With as few nodes of each type, one after the other, as still meet the objectives."""
-    for t in range(len(mix)):
-        low, high = 0, mix[t]
-        while low < high and not is_over():
-            middle = (low + high) // 2
-            if is_met((*mix[:t], middle, *mix[t + 1 :])):
-                high = middle
-            else:
-                low = middle + 1
-        mix = (*mix[:t], high, *mix[t + 1 :])
-    return mix
 
 
 def _refuse_too_many(usd: NDArray[np.float64], nodes_max: int, limit_usd: float) -> None:

@@ -29,7 +29,7 @@ from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.scenario import ClusterPart
 from trimtab.experiments.serving.fleet_search import SAME_USD, IntArray, Mix, cheapest_mix, weighted
 from trimtab.experiments.serving.objectives import Objective, refuse_tokens_of_slots
-from trimtab.experiments.serving.run import simulate_inputs
+from trimtab.experiments.serving.run import prepared_mode, simulate_inputs
 from trimtab.policies import canonical
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
@@ -189,7 +189,7 @@ def size_fleet(
         fail: nodes of most capacity that are down for the whole run; paid as `paid_while_down` says.
         growth: factor on the arrival rate.
         seed: of the random numbers.
-        seconds_max: time for the search; what is left then is not proven.
+        seconds_max: time for the search, once kernels are compiled; what is left then is not proven.
         told: progress.
 
     Raises UsageError for types without a price, and what `simulate` raises.
@@ -237,12 +237,14 @@ class _Search:
 
     def run(self, usd_max: float, nodes_max: int, seconds_max: float, told: Told | None) -> FleetSizing:
         """Search, and tell what was found."""
+        prepared_mode(self.policies, "auto", len(self.alone[0].requests), 1, None)  # compiles off the clock
         end_s = time.monotonic() + seconds_max
         found = cheapest_mix(
             self.prices,
             lambda mix: self._fleet(mix).is_met,
             self._could_meet,
-            lambda mixes: weighted(self._served(mixes), self.per_node),
+            self._capacity,
+            self.rate_per_s,
             unpaid=self._unpaid_usd,
             unpaid_max=self.fail * max(self.prices_down),
             nodes_max=nodes_max,
@@ -259,14 +261,12 @@ class _Search:
                 value=usd_max if usd_max < np.inf else None,
                 expected=f"more USD per hour ({self._least_usd():.3g} pay for the work alone), or more nodes",
             )
-        within = [
+        within = [  # a pool beside plenty of other nodes may have more
             fleet
             for mix, fleet in self.fleets.items()
             if sum(mix) <= nodes_max and fleet.usd_per_hour <= usd_max + SAME_USD
         ]
-        fleets = tuple(
-            within or self.fleets.values()
-        )  # beside plenty of other nodes, a pool has no such limits
+        fleets = tuple(within or self.fleets.values())
         return FleetSizing(
             objectives=self.objectives,
             best=None if found.best is None else self.fleets[found.best],
@@ -283,9 +283,13 @@ class _Search:
         )
 
     def _beside(self, t: int) -> dict[str, int]:
-        """A node of a type, with one of the other pool where it cannot serve alone."""
+        """A node of a type, with more of the other pool than it can use where it cannot serve alone."""
         direction = next(each for each in self.directions if each[t])
-        return {name: n for name, n in zip(self.types, direction, strict=True) if n}
+        return {
+            name: 1 if name == self.types[t] else NODES_MAX
+            for name, n in zip(self.types, direction, strict=True)
+            if n
+        }
 
     def _with(self, nodes: Mapping[str, int]) -> Scenario:
         return self.scenario.with_overrides(cluster=with_counts(self.part, nodes))
@@ -294,6 +298,13 @@ class _Search:
         arrival_s = self.alone[0].requests.work["arrival_s"]
         self.span_s = float(arrival_s[-1] - arrival_s[0])
         return (len(arrival_s) - 1) / self.span_s if self.span_s > 0 else 0.0
+
+    def _capacity(self, mixes: IntArray) -> NDArray[np.float64]:
+        """About how many requests a second mixes serve without nodes that fail: the least of their pools."""
+        served = self._served(mixes)
+        of_pools = [weighted(served[:, pool], self.per_node[pool]) for pool in self.pools]
+        capacity: NDArray[np.float64] = np.min(of_pools, axis=0)
+        return capacity
 
     def _served(self, mixes: IntArray) -> IntArray:
         """The mixes without the nodes of most capacity that fail."""
