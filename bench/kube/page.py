@@ -19,7 +19,7 @@ nodes: nobody runs the pods. Each run has a control plane of its own, and the sc
 SPEED = """## 400 pods on 100 nodes of 8 GPUs
 
 Seconds until all pods are created, eight at a time, and bound; the median of {rounds} runs, with the least and the most.
-A binding is one call, from its request to the end of its answer.
+A binding is one call, from its request to the end of its answer; at 50 calls a second most of it is the client's own wait.
 """
 
 OPENB = """## Pods of openb: GPUs shared in thousandths

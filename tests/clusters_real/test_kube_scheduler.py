@@ -7,6 +7,7 @@ import signal
 import time
 import urllib.error
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from support.kubernetes.control_plane import (
 )
 from support.kubernetes.trimtab_process import Trimtab, events
 from support.waiting import wait_until
+from trimtab.traces.gateway_recording import open_recording, read_requests
 
 pytestmark = pytest.mark.clusters
 
@@ -220,10 +222,12 @@ def test_the_more_urgent_pod_comes_first_and_preempts_only_where_asked(
     wait_until(lambda: bound(plane).keys() == {"urgent", "urgent2"})
 
 
-def test_shares_of_gpus_are_of_one_device_each(plane: ControlPlane, trimtab: Trimtab) -> None:
+def test_shares_of_gpus_are_of_one_device_each_and_are_recorded(
+    plane: ControlPlane, trimtab: Trimtab, tmp_path: Path
+) -> None:
     share = "trimtab.io/gpu-milli"
     make_nodes(plane, [hollow_node("n0", gpus=0, more={share: "2000"})])
-    trimtab.scheduler()
+    trimtab.scheduler("scheduler", "--record", str(tmp_path / "trace"))
     sizes = [600, 700, 400, 300]  # on two GPUs: 600 + 400, 700 + 300
     make_pods(plane, [pod(f"p{i}", gpus=0, more={share: str(size)}) for i, size in enumerate(sizes[:2])])
     wait_until(lambda: len(bound(plane)) == 2)
@@ -237,6 +241,9 @@ def test_shares_of_gpus_are_of_one_device_each(plane: ControlPlane, trimtab: Tri
         for p in pods_of(plane)
     }
     assert devices["p0"] == devices["p2"] != devices["p1"] == devices["p3"]
+    plane.stop("scheduler", signal.SIGTERM)
+    table, _ = read_requests(open_recording(tmp_path / "trace"))
+    assert sorted(table["outcome"]) == ["refused", *["unknown"] * 4]  # one waits, four run
 
 
 def test_an_api_server_that_is_gone_for_a_while_is_waited_for(plane: ControlPlane, trimtab: Trimtab) -> None:

@@ -97,6 +97,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "train priority r1 5 a": "jobs",
     "train drain r1 here": "jobs",
     "train undrain r1 here": "jobs",
+    "epp --config gateway.yaml": "envoy",
     "kube scheduler": "kube",
     "kube extender": "kube",
     "kube record trace": "kube",

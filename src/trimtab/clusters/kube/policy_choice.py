@@ -33,7 +33,6 @@ KUBERNETES: Final = Host(
     {
         Need.RESOURCES: "",
         Need.RESIDENCY: "images that nodes report",
-        Need.ZONES: "labels topology.kubernetes.io/zone",
         Need.PRICES: "labels trimtab.io/usd-per-hour",
         Need.PRIORITIES: "",
         Need.HOLDING: "",
