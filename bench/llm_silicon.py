@@ -70,7 +70,7 @@ def errors_within(served: Served, describes: Mapping[str, Any]) -> dict[str, Any
 def errors_across(served: Served, systems: Path) -> dict[str, Any]:
     """By GPU: each configuration predicted from the others; settings are those best for the other GPUs.
 
-    `kinds` are the errors by model, precision and backend, with all parallelisms.
+    `models` are the errors by model.
     """
     features, kinds, of = _features(served, systems)
     seconds = np.concatenate([rows.seconds for rows in served.values()])
@@ -84,24 +84,18 @@ def errors_across(served: Served, systems: Path) -> dict[str, Any]:
         here = gpus == gpu
         found[str(gpu)] = _told((base * np.exp(best))[here], seconds[here])
         error = np.expm1(best - target)
-        found[str(gpu)]["kinds"] = [
-            _by_kind(error[(kinds == kind).all(axis=1)], kind, served)
-            for kind in np.unique(kinds[here], axis=0)
-        ]
+        found[str(gpu)]["models"] = {
+            str(model): _bias(error[here & (kinds[:, 0] == model)]) for model in np.unique(kinds[here, 0])
+        }
     return found
 
 
-def _by_kind(error: Floats, kind: NDArray[np.str_], served: Served) -> dict[str, Any]:
-    model, gpu, precision, backend = kind.tolist()
-    wanted = (gpu, precision, backend)
-    ranks = {
-        int(c.tensor_parallel)
-        for c in served
-        if model in c.model and (c.gpu, c.precision, c.backend) == wanted
+def _bias(error: Floats) -> dict[str, float]:
+    return {
+        "rows": len(error),
+        "bias": float(np.median(error)),
+        "median": float(np.median(np.abs(error))),
     }
-    told = {"model": model, "precision": precision, "backend": backend, "tensor_parallel": sorted(ranks)}
-    bias, median = float(np.median(error)), float(np.median(np.abs(error)))
-    return told | {"rows": len(error), "bias": bias, "median": median}
 
 
 def contradictions(served: Served) -> dict[str, dict[str, int]]:
