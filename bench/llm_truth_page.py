@@ -63,8 +63,8 @@ rows themselves, without any model of ours:
   one request has a TPOT of 8 ms, two have 42 ms, and 128 have 52 ms.
 
 So rows held back from their own configuration are hardly better predicted. Tried on 26 November 2026, and not taken, as they are no better for the *other* GPUs,
-or by less than 0.2 points: 25 more settings of the process (GB200 21 % with those that are best for the others), and the number of requests of each
-engine (`batch_size` instead of all requests, which differ in 11 rows of GB200: 21 %).
+or by less than 0.2 points: 25 more settings of the process (GB200 21 % with those that are best for the others), the number of requests of each engine
+(`batch_size` instead of all requests, which differ in 11 rows of GB200: 21 %), and GPUs divided by the experts' where both exceed a server's 8 (32 %).
 """
 
 ROOFLINES = """## Rooflines
