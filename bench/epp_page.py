@@ -58,7 +58,7 @@ def page(results: Mapping[str, Any]) -> str:
     ]
     on = results["speed"]["machine"]
     where = (
-        f"Medians of {results['rounds']} turns. Latency at {results['rate']:.0f} requests a second; requests a second with "
+        f"Medians of {results['rounds']} turns. Latency of one request at a time; requests a second with "
         f"{results['connections']} connections. On {on['cpu']}, {on['cores']} cores, which backends, load, Envoy and picker "
         f"share; load average before and after {on['load_average']} and {results['speed']['load_average_after']}."
     )

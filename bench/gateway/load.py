@@ -37,6 +37,7 @@ class Job:
     seconds: float = 3.0
     requests: int = 0  # closed: stop after so many instead
     rate: float = 200.0  # open: a second
+    timed: bool = False  # closed: measure latencies too
     uncounted: int = 0  # open: the first so many say nothing of latency, as connections are made
     chunks: int = 100  # streams: of each
 
@@ -107,7 +108,7 @@ class Client(asyncio.Protocol):
         elif job.mode == "streams" and not self._is_whole():
             tally.errors += 1
             tally.problem = f"{self._chunks} events, ending in {self._tail!r}"
-        if job.mode == "open" and self.begun_s >= self._run.counted_from_s:
+        if (job.mode == "open" and self.begun_s >= self._run.counted_from_s) or job.timed:
             tally.latencies_s.append(time.monotonic() - self.begun_s)
         if self._may_stay:
             self._run.done(self)
