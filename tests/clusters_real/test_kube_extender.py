@@ -127,7 +127,14 @@ def test_a_recording_of_a_cluster_is_compared_and_a_dry_run_has_regrets(
     make_nodes(plane, [hollow_node(f"n{i}", gpus=0, more={SHARE: "2000"}) for i in range(4)])
     folder = tmp_path / "trace"
     trimtab.start(
-        "record", "record", str(folder), "--dry-run", "--policy", "best-fit", user="reader", until="rights:"
+        "record",
+        "record",
+        str(folder),
+        "--dry-run",
+        "--policy",
+        "best-fit",
+        user="reader",
+        until="recording into",
     )
     plane.start_scheduler()
     names = [f"p{i}" for i in range(8)]

@@ -79,6 +79,23 @@ def test_another_copy_acts_once_the_first_has_ended(plane: ControlPlane, trimtab
     wait_until(lambda: "scheduling pods" in trimtab.log("second"), timeout_s=10)
 
 
+def test_a_copy_that_slept_while_another_began_binds_nothing_and_ends(
+    plane: ControlPlane, trimtab: Trimtab
+) -> None:
+    nodes(plane, 1)
+    trimtab.scheduler("first")
+    trimtab.scheduler("second", is_first=False)
+    first = plane.processes["first"]
+    first.send_signal(signal.SIGSTOP)
+    wait_until(lambda: "scheduling pods" in trimtab.log("second"), timeout_s=60)
+    make_pods(plane, [pod(f"p{i}", gpus=3) for i in range(4)])
+    wait_until(lambda: len(bound(plane)) == 2)
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(30) == 1
+    assert "holds the Lease trimtab-scheduler now" in trimtab.log("first")
+    assert len(bound(plane)) == 2
+
+
 def test_gangs_are_bound_as_a_whole_or_not_at_all(plane: ControlPlane, trimtab: Trimtab) -> None:
     nodes(plane, 4)
     trimtab.scheduler()
@@ -95,7 +112,7 @@ def test_gangs_are_bound_as_a_whole_or_not_at_all(plane: ControlPlane, trimtab: 
     whole = Counter(name.rpartition("-")[0] for name in bound(plane))
     assert set(whole.values()) == {3}
     assert len(whole) == 2
-    assert reasons(plane)["short-0"] == "gang short has 2 of at least 3 pods"
+    wait_until(lambda: reasons(plane)["short-0"] == "gang short has 2 of at least 3 pods")
     waiting = next(name for name in reasons(plane) if name.startswith("g"))
     told = "of at least 3 pods fit; the next: 0/4 nodes are available"
     wait_until(lambda: told in reasons(plane)[waiting])

@@ -207,8 +207,10 @@ def record_cluster(
             run = DryRun(mirror, _decider(policy), folder, seed=seed) if dry_run else None
             try:
                 with _recorded(folder, mirror, "kubernetes"), contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(duration_s or None):
-                        await mirror.run()
+                    async with asyncio.timeout(duration_s or None), asyncio.TaskGroup() as tasks:
+                        tasks.create_task(mirror.run())
+                        await mirror.synced()
+                        note(f"recording into {folder}", quiet=quiet)
             finally:
                 counts["trace"] = str(folder)
                 if run is not None:

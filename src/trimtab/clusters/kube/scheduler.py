@@ -96,7 +96,11 @@ class Scheduler(Listener):
         self._groups.changed = self.room_came
 
     async def run(self) -> None:
-        """Schedule, for ever. Raises ApiRefused where the server refuses a right that is needed."""
+        """Schedule, for ever.
+
+        Raises ApiRefused where the server refuses a right that is needed, ClusterLost where another copy has
+        taken the Lease meanwhile: what it has bound is seen by a copy that begins anew.
+        """
         async with asyncio.TaskGroup() as tasks:
             if self._lease is not None:
                 tasks.create_task(self._lease.run())
@@ -108,6 +112,8 @@ class Scheduler(Listener):
             self._begun()
             while True:
                 wait_s = await self._pass()
+                if self._lease is not None and self._lease.other:
+                    raise ClusterLost(f"{self._lease.other} holds the Lease {self._lease.name} now")
                 try:
                     await asyncio.wait_for(self._wake.wait(), wait_s)
                 except TimeoutError:
