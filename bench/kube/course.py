@@ -65,7 +65,6 @@ def start(plane: ControlPlane, setting: Setting) -> Trimtab | None:
     """Start a scheduler; for trimtab the process."""
     if not setting.policy:
         plane.start_scheduler(qps=setting.qps, plugins=setting.plugins, plugin_config=setting.plugin_config)
-        time.sleep(3.0)  # until its copies of the cluster are there
         return None
     trimtab = Trimtab(plane)
     limits = ("--qps", str(setting.qps), "--burst", str(2.0 * setting.qps))

@@ -140,12 +140,12 @@ def test_a_recording_of_a_cluster_is_compared_and_a_dry_run_has_regrets(
     names = [f"p{i}" for i in range(8)]
     pods = [pod(n, gpus=0, scheduler="default-scheduler", more={SHARE: "500"}) for n in names]
     make_pods(plane, pods)
-    wait_until(lambda: len([node for node in nodes_by_pod(plane).values() if node]) == len(names))
+    wait_until(lambda: nodes_by_pod(plane), lambda where: len(where) == len(names) and all(where.values()))
     for name in names[:6]:
         status = {"status": {"phase": "Succeeded"}}
         path = f"/api/v1/namespaces/default/pods/{name}/status"
         plane.call("PATCH", path, status, kind="application/strategic-merge-patch+json")
-    wait_until(lambda: (folder / "choices.jsonl").read_text().count("\n") == len(names))
+    wait_until(lambda: (folder / "choices.jsonl").read_text(), lambda text: text.count("\n") == len(names))
     plane.stop("record", signal.SIGTERM)
     rows = [json.loads(line) for line in (folder / "choices.jsonl").read_text().splitlines()]
     assert all(row["would"] and row["able"] for row in rows)

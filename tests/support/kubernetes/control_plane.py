@@ -23,6 +23,7 @@ from support.ports import reserved_port
 BUILD = Path(__file__).parents[2] / "clusters_real" / "build_kubernetes.sh"
 CANNOT_BUILD = 3  # exit status of that script
 READY_WITHIN_S = 60.0
+SETTLES_S = 3.0
 ADMIN = "admin"
 PROFILE = "kubescheduler.config.k8s.io/v1beta1"
 
@@ -219,6 +220,7 @@ class ControlPlane:
         path = self.folder / f"{profile}.yaml"
         path.write_text(yaml.safe_dump(config))
         self.run(f"scheduler-{profile}", [str(self.programs / "kube-scheduler"), "--config", str(path)])
+        time.sleep(SETTLES_S)  # its copies of nodes and pods come after it serves
 
     def empty(self) -> None:
         """Delete all pods, nodes, events and Leases."""

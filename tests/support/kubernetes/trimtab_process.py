@@ -10,6 +10,7 @@ from pathlib import Path
 from support.kubernetes.control_plane import ControlPlane
 from support.waiting import wait_until
 
+STARTS_WITHIN_S = 180.0  # the first of a policy compiles
 COMMAND = (sys.executable, "-c", "from trimtab.cli import main; main()", "kube")
 
 
@@ -26,7 +27,11 @@ class Trimtab:
         """Start a command under a name; wait until its log has this text."""
         self._plane.run(name, self.command(*arguments, user=user))
         if until:
-            wait_until(lambda: until in self.log(name) or self.has_ended(name))
+            wait_until(
+                lambda: self.log(name),
+                lambda log: until in log or self.has_ended(name),
+                timeout_s=STARTS_WITHIN_S,
+            )
             assert not self.has_ended(name), self.log(name)
 
     def scheduler(self, name: str = "scheduler", *arguments: str, is_first: bool = True) -> None:
