@@ -146,6 +146,8 @@ def test_a_recording_of_a_cluster_is_compared_and_a_dry_run_has_regrets(
         path = f"/api/v1/namespaces/default/pods/{name}/status"
         plane.call("PATCH", path, status, kind="application/strategic-merge-patch+json")
     wait_until(lambda: (folder / "choices.jsonl").read_text(), lambda text: text.count("\n") == len(names))
+    (file,) = folder.glob("trimtab-*.jsonl")
+    wait_until(file.read_text, lambda text: text.count('"outcome":"done"') == 6)
     plane.stop("record", signal.SIGTERM)
     rows = [json.loads(line) for line in (folder / "choices.jsonl").read_text().splitlines()]
     assert all(row["would"] and row["able"] for row in rows)

@@ -42,8 +42,9 @@ class Notices:
             self._collect()
             if not self._waiting:
                 self._came.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._came.wait(), _FIRST_S / 4 if self._reasons else None)
+                with contextlib.suppress(TimeoutError):  # `wait_for` loses cancellations before 3.12
+                    async with asyncio.timeout(_FIRST_S / 4 if self._reasons else None):
+                        await self._came.wait()
                 continue
             if self._is_busy() and time.monotonic() - self._waiting[0][0] < _YIELDS_S:
                 await asyncio.sleep(_LOOK_S)

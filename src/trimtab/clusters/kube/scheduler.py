@@ -115,7 +115,8 @@ class Scheduler(Listener):
                 if self._lease is not None and self._lease.other:
                     raise ClusterLost(f"{self._lease.other} holds the Lease {self._lease.name} now")
                 try:
-                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):  # `wait_for` loses cancellations before 3.12
+                        await self._wake.wait()
                 except TimeoutError:
                     self._changes += 1
                 self._wake.clear()
