@@ -11,7 +11,7 @@ import pytest
 
 from support.envoy import program
 from support.gateway.node_world import fleet_of
-from support.kubernetes.control_plane import ControlPlane, make_pods, pod
+from support.kubernetes.control_plane import ControlPlane, define, make_pods, pod
 from support.picking import NamedBackend, picking
 from support.waiting import until
 from trimtab.gateway.app.config_mapping import pods_source
@@ -126,7 +126,7 @@ def make_crd(plane: ControlPlane) -> None:
     spec = {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]}
     protected = {"api-approved.kubernetes.io": "unapproved, of a test"}
     body = {"metadata": {"name": f"inferencepools.{GROUP}", "annotations": protected}, "spec": spec}
-    plane.call("POST", CRDS, body)
+    define(plane, body, POOLS)
 
 
 async def test_the_picker_serves_a_pool_behind_envoy(plane: ControlPlane, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.kubernetes.control_plane import ControlPlane, hollow_node, make_nodes, pods_of
+from support.kubernetes.control_plane import ControlPlane, define, hollow_node, make_nodes, pods_of
 from support.kubernetes.hollow_kubelet import HollowKubelets
 from support.train_runs import RULES, WORKER, last_state
 from support.waiting import wait_until
@@ -27,7 +27,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 @pytest.fixture
 def kubelets(plane: ControlPlane) -> Iterator[HollowKubelets]:
-    plane.call("POST", CRDS, yaml.safe_load(CRD.read_text()))
+    define(plane, yaml.safe_load(CRD.read_text()), JOBS)
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     with HollowKubelets(plane, {"PYTHONPATH": paths}) as running:
         yield running

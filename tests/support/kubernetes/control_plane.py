@@ -10,6 +10,7 @@ import signal
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any, Self
 import yaml
 
 from support.ports import reserved_port
+from support.waiting import wait_until
 
 BUILD = Path(__file__).parents[2] / "clusters_real" / "build_kubernetes.sh"
 CANNOT_BUILD = 3  # exit status of that script
@@ -276,6 +278,20 @@ def make_nodes(plane: ControlPlane, nodes: Sequence[tuple[dict[str, Any], dict[s
     for node, status in nodes:
         plane.call("POST", "/api/v1/nodes", node)
         set_status(plane, node["metadata"]["name"], status)
+
+
+def define(plane: ControlPlane, crd: Mapping[str, Any], path: str) -> None:
+    """Create a custom resource definition, and wait until its objects are served."""
+    plane.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+
+    def is_served() -> bool:
+        try:
+            plane.call("GET", path)
+        except urllib.error.HTTPError:
+            return False
+        return True
+
+    wait_until(is_served)
 
 
 def set_status(plane: ControlPlane, name: str, status: Mapping[str, Any]) -> None:
