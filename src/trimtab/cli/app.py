@@ -40,6 +40,7 @@ from trimtab.cli import (
     solve_command,
     trace_command,
     train_command,
+    tune_command,
     warmup_command,
 )
 from trimtab.cli.option_groups import EXIT_CODES, INTERRUPTED, examples
@@ -187,6 +188,7 @@ run_command.register(app)
 replay_command.register(app)
 rerun_command.register(app)
 size_command.register(app)
+tune_command.register(app)
 serve_command.register(app)
 epp_command.register(app)
 app.add_typer(policies_command.policies_app, name="policies")

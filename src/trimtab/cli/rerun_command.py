@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def rerun(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of results, of `compare` or `run --out`.", metavar="FOLDER")
+        Path, typer.Argument(help="Folder of results, of `compare`, `tune` or `run --out`.", metavar="FOLDER")
     ],
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Where the trace is now, if it moved.", metavar="FILE")
@@ -41,7 +41,7 @@ def rerun(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat a comparison or run from its folder alone, and say whether the figures are equal."""
+    """Repeat a comparison, run or tuning from its folder alone, and say whether the figures are equal."""
     from trimtab.experiments.rerun import rerun as run_again
 
     with runs_progress(f"repeating {folder}", quiet=quiet or json) as progress:
@@ -58,12 +58,15 @@ def rerun(
 
 def _write(done: Rerun, out: Path, *, quiet: bool) -> None:
     from trimtab.experiments.serving.run import Run
-    from trimtab.report.results_folder import write_results, write_run
+    from trimtab.experiments.tuning import Tuning
+    from trimtab.report.results_folder import write_results, write_run, write_tuning
 
     result = done.result
-    note_written(
-        write_run(result, out) if isinstance(result, Run) else write_results(result, out), quiet=quiet
-    )
+    if isinstance(result, Run):
+        written = write_run(result, out)
+    else:
+        written = write_tuning(result, out) if isinstance(result, Tuning) else write_results(result, out)
+    note_written(written, quiet=quiet)
 
 
 def _say(done: Rerun, *, quiet: bool) -> None:

@@ -6,6 +6,8 @@ The annotation of a parameter says what it may be:
     Literal["exact", "up"]             one of these words
     Annotated[int, Range(1, 8)]        a number in this range; the names below are the frequent ones
     Annotated[str, NumberList("/")]    numbers in a text, such as "3600/57600"
+    Annotated[Positive, Tunable(0.1, 10.0, "log")]
+                                       besides, where `trimtab tune` looks for a better value
 
 Other annotations are not checked. A class of a user's own may have them.
 """
@@ -87,6 +89,42 @@ class NumberList:
         return [float(part) for part in value.split(self.separator)] if value else []
 
 
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """Where a search looks for a better value of a number; other values that its `Range` has stay allowed.
+
+    Attributes:
+        least: the least value that is tried.
+        most: the largest.
+        scale: "linear", or "log" for a number of which a multiple matters; then `least` is above 0.
+    """
+
+    least: float
+    most: float
+    scale: Literal["linear", "log"] = "linear"
+
+    def __post_init__(self) -> None:
+        above = 0.0 if self.scale == "log" else -math.inf
+        if not above < self.least < self.most < math.inf:
+            expected = f"two finite numbers{', above 0,' if self.scale == 'log' else ''} in ascending order"
+            raise UsageError(
+                "cannot be searched", field="Tunable", value=(self.least, self.most), expected=expected
+            )
+
+    def at(self, place: float) -> float:
+        """The value at a place from 0 to 1."""
+        if self.scale == "log":
+            return float(self.least * (self.most / self.least) ** place)
+        return self.least + (self.most - self.least) * place
+
+    def place(self, value: float) -> float:
+        """The place of a value, from 0 to 1; of one outside, the nearer end."""
+        inside = min(max(value, self.least), self.most)
+        if self.scale == "log":
+            return math.log(inside / self.least) / math.log(self.most / self.least)
+        return (inside - self.least) / (self.most - self.least)
+
+
 NonNegative: TypeAlias = Annotated[float, Range(0.0)]
 Positive: TypeAlias = Annotated[float, Range(0.0, excludes_least=True)]
 OneOrMore: TypeAlias = Annotated[float, Range(1.0)]
@@ -138,6 +176,18 @@ def base_type(kind: Any) -> type | None:
     """The type of a parameter's values: bool, int, float or str; None = unknown."""
     base = str if get_origin(kind) is Literal else _base(kind)
     return base if base in (bool, int, float, str) else None
+
+
+def tunable(kind: Any) -> Tunable | None:
+    """Where a parameter of this kind is searched: as declared, else its range if both ends are finite."""
+    if base_type(kind) not in (int, float):
+        return None
+    declared = [part for part in get_args(kind)[1:] if isinstance(part, Tunable)]
+    if declared:
+        return declared[0]
+    limit = _limit(kind)
+    is_bounded = limit is not None and math.isfinite(limit.most - limit.least)
+    return Tunable(limit.least, limit.most) if is_bounded else None
 
 
 def check_value(kind: Any, value: Any, field: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from numbers import Integral
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.engines import LANGUAGE_MODEL
+from trimtab.errors import UsageError
 
 
 class Status(IntEnum):
@@ -98,6 +99,11 @@ class Prefixes:
         """Number of different blocks."""
         return int(self.block_idx.max(initial=-1)) + 1
 
+    def of_first(self, count: int) -> Prefixes:
+        """Those of the first so many requests."""
+        blocks, first = self.block_idx[: self.first[count]], self.first[: count + 1]
+        return Prefixes(blocks, first, self.prompt_tokens[:count], self.block_tokens)
+
 
 @dataclass(frozen=True)
 class Requests:
@@ -120,6 +126,25 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.work)
+
+    def first(self, count: int) -> Requests:
+        """The first so many in order of arrival. Raises UsageError where some are runs of chains."""
+        if self.chains is not None:
+            expected = "requests alone: the stages of runs have no order of arrival"
+            raise UsageError("cannot be cut", field="chains", expected=expected)
+
+        def cut(column: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if column is None else column[:count]
+
+        return replace(
+            self,
+            work=self.work[:count],
+            truth=self.truth[:count],
+            leave_s=cut(self.leave_s),
+            prefixes=None if self.prefixes is None else self.prefixes.of_first(count),
+            content_idx=cut(self.content_idx),
+            shape_idx=cut(self.shape_idx),
+        )
 
 
 def true_service_s(cluster: Cluster, requests: Requests) -> NDArray[np.float64]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import yaml
 
+from trimtab.validation.tuned_policy import spelled
+
 _CHUNK_BYTES: Final = 1 << 20
 _PACKAGE: Final = "trimtab."
 PATH_KEYS: Final = ("file", "profiles")  # of settings, whose values are paths
@@ -44,8 +46,8 @@ def _path(value: Any) -> Any:
 
 
 def _absolute_spec(name: str) -> str:
-    """A policy's name; one in a file with the whole path."""
-    file, colon, rest = name.partition(".py:")
+    """A policy's name; one in a file with the whole path, one of `trimtab tune` as its file spells it."""
+    file, colon, rest = spelled(name).partition(".py:")
     return f"{Path(file).absolute()}{colon}{rest}" if colon else name
 
 

@@ -16,11 +16,15 @@ from trimtab.experiments.kinds import load_any
 from trimtab.experiments.provenance import sha256_of
 from trimtab.experiments.scenario import load_scenario
 from trimtab.experiments.serving.run import Run, simulate
+from trimtab.experiments.tuning import Goal, Tuning, tune_policy
 from trimtab.validation.yaml_text import parsed_yaml
 
 RESULTS: Final = "results.json"
 _NAME: Final = "policy"
-_COMPARED: Final = ("results", "sweep", "bound", "metrics", "offered_load", "seeds")
+_COMPARED: Final = (
+    *("results", "sweep", "bound", "metrics", "offered_load", "seeds"),
+    *("verdict", "requests", "validation", "test", "front", "trained"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A repeated comparison or run.
+    """A repeated comparison, run or tuning.
 
     `figures` is how many were compared, `differences` those that are not equal; `changed_files` the files
     whose content is another, `changed_versions` name → before and now.
@@ -45,7 +49,7 @@ class Rerun:
     differences: tuple[Difference, ...]
     changed_files: tuple[str, ...]
     changed_versions: Mapping[str, tuple[str, str]]
-    result: Comparison | Run
+    result: Comparison | Run | Tuning
 
     @property
     def is_equal(self) -> bool:
@@ -67,7 +71,7 @@ class Rerun:
 def rerun(
     folder: Path, *, trace: Path | None = None, jobs: int | None = None, progress: Progress | None = None
 ) -> Rerun:
-    """Repeat the comparison or run whose results are in a folder; `trace` is where its trace is now.
+    """Repeat the comparison, run or tuning whose results are in a folder; `trace` is where its trace is now.
 
     Raises:
         UsageError: no results, results of before they told what made them, or a file that is not there.
@@ -78,8 +82,19 @@ def rerun(
     moved = {} if trace is None else _moved(folder, data, made["files"], trace)
     files = list(_changed(folder, made["files"], moved))
     scenario = load_any(_replaced(data, moved), str(folder / RESULTS))
-    result: Comparison | Run
-    if "policy" in before:
+    result: Comparison | Run | Tuning
+    if "tuning" in before:
+        told = before["tuning"]
+        result = tune_policy(
+            load_scenario(scenario),
+            made["policies"][0],
+            Goal.parsed(told["objective"]),
+            candidates=told["candidates"],
+            seed=told["seed"],
+            jobs=jobs,
+            progress=progress,
+        )
+    elif "policy" in before:
         result = simulate(load_scenario(scenario), made["policies"][0], before["seed"])
     else:
         loads = [point["load"] for point in before["sweep"]]
@@ -92,7 +107,7 @@ def rerun(
             progress=progress,
         )
     now = json.loads(json.dumps(_finite(result.to_dict())))
-    known = {} if isinstance(result, Run) else result.kind.metrics
+    known = result.kind.metrics if isinstance(result, Comparison) else {}
     wanted = _without(
         {key: before[key] for key in _COMPARED if key in before},
         {name for name, metric in known.items() if metric.is_timed},
@@ -111,7 +126,9 @@ def _results(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        expected = f"a folder that `trimtab compare` or `trimtab run --out` wrote, with {RESULTS}"
+        expected = (
+            f"a folder that `trimtab compare`, `trimtab tune` or `trimtab run --out` wrote, with {RESULTS}"
+        )
         raise UsageError("holds no results", file=str(folder), expected=expected) from error
     if not isinstance(found, dict) or "made_by" not in found:
         expected = "results of trimtab that tell what made them, the key made_by"

@@ -11,6 +11,7 @@ from trimtab.policies.catalogue import (
     find,
     names,
     policy_class,
+    respelled,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "find",
     "names",
     "policy_class",
+    "respelled",
 ]

@@ -4,6 +4,7 @@ least-expected-wait                   a policy, with its own order or first come
 power-of-d(d=3)+edf                   with parameters, and with the order of another
 path/to/my_policy.py:MyPolicy         a class in a file
 my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
+tuned.yaml                            the policy that `trimtab tune` wrote there
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trimtab.domain.parameters import default_of, kind_text, kinds_of, parameter
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.validation.named_classes import class_at, label_of, section, values_of
+from trimtab.validation.tuned_policy import spelled
 
 PolicySpec: TypeAlias = str | Policy | type[Policy]
 
@@ -63,7 +65,7 @@ DEFAULT_ORDER = "fcfs"  # of every policy without an order of its own
 
 _PART = r"((?:[^+()]+\.py:)?[\w.:-]+)\s*(?:\(([^()]*)\))?"  # a path has no + and no brackets
 _SPEC = re.compile(rf"\s*{_PART}\s*(?:\+\s*{_PART})?\s*")
-_EXPECTED = "name, name+order, file.py:Class or module:Class, each with (parameter=value, …) if need be"
+_EXPECTED = "name, name+order, file.py:Class or module:Class, each with (parameter=value, …), or tuned.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,26 @@ def find(spec: PolicySpec) -> Decider:
         raise UsageError(
             "is no policy", field="policy", value=spec, expected=f"a Policy object, or {_EXPECTED}"
         )
+    spec = spelled(spec)
     (name, arguments), order = _parse(spec)
     return _pair(_build(name, arguments), _build(*order, kind="order") if order else None, spec)
 
 
 def canonical(spec: PolicySpec) -> str:
     """The shortest name of the same policy, without defaults and without a `+fcfs` that changes nothing."""
+    spec = spelled(spec) if isinstance(spec, str) else spec
     decider = find(spec)
     name, order = _label(decider.dispatch, spec), decider.order
     if decider.has_own_order:
         return name
     return f"{name}+{_label(order, spec.rpartition('+')[2] if isinstance(spec, str) else order)}"
+
+
+def respelled(spec: str, decider: Decider) -> str:
+    """The text of a policy with the parameters of another instance of the same classes."""
+    (name, _), order = _parse(spelled(spec))
+    text = label_of(name, decider.dispatch)
+    return text if order is None or decider.has_own_order else f"{text}+{label_of(order[0], decider.order)}"
 
 
 def describe(name: str) -> Description:

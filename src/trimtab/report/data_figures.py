@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.serving.sizing import Fleet
+    from trimtab.experiments.tuning import Trial, Tuning
 
 
 def arrival_rate(start_s: Floats, rate_per_s: Floats) -> Figure:
@@ -79,3 +80,43 @@ def cost_curve(fleets: Sequence[Fleet], metric: str, objective: float) -> Figure
     figure.add_hline(y=objective, line={"color": NEUTRAL, "width": 1, "dash": "dash"})
     use_log_axis(figure.update_yaxes, np.array([*(fleet.metrics[metric] for fleet in fleets), objective]))
     return figure
+
+
+def mean_against_tail(tuning: Tuning) -> Figure:
+    """Changes of mean and p99 completion: of all candidates where they were searched, then where judged."""
+    figure = new_figure(x_title="mean completion (change, %)", y_title="p99 completion (change, %)")
+    front, best = tuning.front(), tuning.best
+    groups: dict[str, list[tuple[str, float, float]]] = {
+        "searched": [(policy, mean, tail) for policy, (mean, tail) in tuning.trained.items()],
+        "chosen from": [_point(trial) for trial in tuning.chosen_from if trial is not best],
+        "best": [_point(best)],
+        "the same, tested": [_point(tuning.test)],
+    }
+    for (name, points), size, opacity in zip(
+        groups.items(), (5, 8, 12, 12), (0.4, 0.8, 1.0, 1.0), strict=True
+    ):
+        figure.add_scatter(
+            x=scaled([mean for _, mean, _ in points], 0.01),
+            y=scaled([tail for _, _, tail in points], 0.01),
+            text=[policy for policy, _, _ in points],
+            mode="markers",
+            name=name,
+            marker={"size": size, "opacity": opacity},
+            hovertemplate="%{text}<br>mean %{x:+.2f} %, p99 %{y:+.2f} %<extra></extra>",
+        )
+    line = {"x": [_point(t)[1] for t in front], "y": [_point(t)[2] for t in front]}
+    figure.add_scatter(
+        x=scaled(line["x"], 0.01),
+        y=scaled(line["y"], 0.01),
+        mode="lines",
+        name="front",
+        line={"color": NEUTRAL, "width": 1},
+        hoverinfo="skip",
+    )
+    figure.add_hline(y=0.0, line={"color": NEUTRAL, "width": 1, "dash": "dash"})
+    figure.add_vline(x=0.0, line={"color": NEUTRAL, "width": 1, "dash": "dash"})
+    return figure
+
+
+def _point(trial: Trial) -> tuple[str, float, float]:
+    return trial.policy, trial.changes["completion_mean_s"].frac, trial.changes["completion_p99_s"].frac

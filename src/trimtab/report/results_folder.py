@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import yaml
+
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.packed_text import json_text
 from trimtab.report.run_page import run_page
+from trimtab.report.tuning_page import tuning_page
 from trimtab.report.whole_files import part_of, refusals_of, size_bytes, stage_bytes, write_text
 
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.serving.run import Run
+    from trimtab.experiments.tuning import Tuning
 
 RESULTS: Final = "results.json"
 TABLE: Final = "comparison.csv"
@@ -27,6 +31,7 @@ REQUEST_FILE: Final = "requests.parquet"
 NODE_FILE: Final = "nodes.parquet"
 STAGE_FILE: Final = "stages.parquet"
 REPORT: Final = "report.html"
+TUNED: Final = "tuned.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,24 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         if run.stages is not None:
             run.stages.write_parquet(staging.part(STAGE_FILE), compression="zstd")
         return staging.commit()
+
+
+def write_tuning(tuning: Tuning, out: Path, *, with_report: bool = True) -> Written:
+    """Write tuned.yaml, results.json and, unless unwanted, report.html; remove what was kept to go on from.
+
+    Raises UsageError if `out` cannot be written to, or its disk is full.
+    """
+    head = f"# Written by `trimtab tune`: {tuning.in_words()}.\n# Give this file as a policy.\n"
+    with refusals_of(out), _Staging(out) as staging:
+        if with_report:
+            staging.text(REPORT, tuning_page(tuning))
+        staging.text(RESULTS, json_text(tuning.to_dict()))
+        content = yaml.safe_dump(tuning.content(), sort_keys=False, allow_unicode=True)
+        staging.text(TUNED, head + content)
+        written = staging.commit()
+    for folder in tuning.folders:
+        folder.remove()
+    return written
 
 
 def write_comparison_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:

@@ -238,14 +238,15 @@ def _classes(kind: AnyKind, spec: PolicySpec) -> list[type]:
 
 
 def _keys(work: _Work) -> dict[str, PolicySpec]:
-    """Key → policy: all that must be equal for runs of an interrupted comparison to be used."""
-    kind, settings = work.kind, work.settings
+    """Key → policy, for runs of an interrupted comparison to be used again."""
+    return {run_key(work.kind, work.settings, spec): spec for spec in work.specs}
+
+
+def run_key(kind: AnyKind, settings: Settings, spec: PolicySpec) -> str:
+    """All but seed and load that must be equal for two runs to give the same result."""
     same = kind.read(settings, load=None, policies=(), seeds=(0,)).hash()  # of a run, others do not matter
     common = repr((same, kind.stamp(settings), versions()))
-    return {
-        repr((common, kind.canonical(spec), *map(_source_of, _classes(kind, spec)))): spec
-        for spec in work.specs
-    }
+    return repr((common, kind.canonical(spec), *map(_source_of, _classes(kind, spec))))
 
 
 def _source_of(policy: type) -> str:

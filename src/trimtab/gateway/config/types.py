@@ -14,9 +14,9 @@ from pydantic_core import PydanticCustomError
 from trimtab.errors import ConfigError, PolicyNotFound, UsageError
 from trimtab.gateway.nodes.address import parse_base, parse_url
 from trimtab.validation.names import nearest
+from trimtab.validation.tuned_policy import OWN_FILE, is_tuned_file, spelled
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
-_POLICY_FILE = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 _URL_PATH = re.compile(r"/[A-Za-z0-9._~/{}-]*")
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9][a-z0-9.-]{0,252})(:[0-9]{1,5})?")
@@ -132,8 +132,10 @@ def _policy(spec: str, info: ValidationInfo) -> str:
 
     folder = _folder(info)
     if folder is not None:
-        spec = _POLICY_FILE.sub(lambda match: str(folder / match[1].strip()), spec)
+        spec = OWN_FILE.sub(lambda match: str(folder / match[1].strip()), spec)
+        spec = str(folder / spec.strip()) if is_tuned_file(spec) else spec
     try:
+        spec = spelled(spec)
         find(spec)
     except PolicyNotFound as error:
         kind = "dispatch" if spec.lstrip().startswith(str(error.value)) else "order"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.elementwise import elementwise
-from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive
+from trimtab.domain.parameters import Count, Fraction, NonNegative, Positive, Tunable
 from trimtab.policies.shared.portfolio import Floats, Notes, Objective, PortfolioPolicy
 
 
@@ -43,10 +43,10 @@ class Auto(PortfolioPolicy):
     name: ClassVar[str] = "auto"
     plan_period_s: Positive = 5.0
     objective: Objective = "mean"
-    window: Count = 600  # requests
+    window: Annotated[Count, Tunable(100, 2400, "log")] = 600  # requests
     w_price: NonNegative = 0.0  # seconds per dollar of node time
     memory: Fraction = 0.5
-    hysteresis_frac: NonNegative = 0.02
+    hysteresis_frac: Annotated[NonNegative, Tunable(0.0, 0.2)] = 0.02
 
     def best(self, notes: Notes, cost: Floats, active: int, has_gained: bool) -> tuple[int, Floats]:
         """The least smoothed objective, if it is lower enough."""

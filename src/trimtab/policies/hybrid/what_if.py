@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from trimtab.domain.parameters import Count, NonNegative, Positive
+from trimtab.domain.parameters import Count, NonNegative, Positive, Tunable
 from trimtab.policies.shared.portfolio import TUNED, Floats, Notes, PortfolioPolicy, is_better
 
 
@@ -46,9 +46,9 @@ class WhatIf(PortfolioPolicy):
 
     name: ClassVar[str] = "what-if"
     plan_period_s: Positive = 5.0
-    window: Count = 600  # requests
+    window: Annotated[Count, Tunable(100, 2400, "log")] = 600  # requests
     w_price: NonNegative = 0.0  # seconds per dollar of node time
-    hysteresis_frac: NonNegative = 0.02
+    hysteresis_frac: Annotated[NonNegative, Tunable(0.0, 0.2)] = 0.02
 
     def best(self, notes: Notes, cost: Floats, active: int, has_gained: bool) -> tuple[int, Floats]:
         """The least mean, if it is better enough; the cost index counts with the change that gained."""

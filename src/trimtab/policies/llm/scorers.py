@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import NonNegative
+from trimtab.domain.parameters import NonNegative, Tunable
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, memory
 from trimtab.policies.shared.engine_load import (
@@ -85,11 +85,11 @@ class Scorers(Policy):
         Need.TOKENS: NO_TOKENS,
         Need.RESIDENCY: "Every node counts as having the adapter.",
     }
-    prefix: NonNegative = 3.0
-    queue: NonNegative = 2.0
-    kv: NonNegative = 2.0
-    running: NonNegative = 0.0
-    lora: NonNegative = 1.0
+    prefix: Annotated[NonNegative, Tunable(0.0, 8.0)] = 3.0
+    queue: Annotated[NonNegative, Tunable(0.0, 8.0)] = 2.0
+    kv: Annotated[NonNegative, Tunable(0.0, 8.0)] = 2.0
+    running: Annotated[NonNegative, Tunable(0.0, 8.0)] = 0.0
+    lora: Annotated[NonNegative, Tunable(0.0, 8.0)] = 1.0
 
     def init(self, cluster: Cluster) -> Memory:
         """Weights, and notes of the nodes."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import NonNegative
+from trimtab.domain.parameters import NonNegative, Tunable
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -159,9 +159,9 @@ class CostIndex(Policy):
         Need.ZONES: NO_ROUND_TRIPS,
         Need.PRICES: "Nodes cost nothing, whatever `w_price`.",
     }
-    w_work: NonNegative = 1.0
-    w_excess: NonNegative = 0.0
-    w_wait: NonNegative = 0.3
+    w_work: Annotated[NonNegative, Tunable(0.0, 4.0)] = 1.0
+    w_excess: Annotated[NonNegative, Tunable(0.0, 4.0)] = 0.0
+    w_wait: Annotated[NonNegative, Tunable(0.0, 2.0)] = 0.3
     w_price: NonNegative = 0.0  # seconds per dollar
 
     def init(self, cluster: Cluster) -> Memory:

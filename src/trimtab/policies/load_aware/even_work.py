@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.parameters import NonNegative
+from trimtab.domain.parameters import NonNegative, Tunable
 from trimtab.domain.view import Memory, Plan, View, can_take, estimate_s, memory, needs_of
 from trimtab.policies.load_aware.least_expected_completion import expected_completion_s
 from trimtab.policies.shared.selection import NOTES, notes_room, rank_noted
@@ -80,7 +80,9 @@ class EvenWork(LoadsPolicy):
     """
 
     name: ClassVar[str] = "even-work"
-    slack: NonNegative = 2.0  # mean services that a completion may be later than the best
+    slack: Annotated[NonNegative, Tunable(0.1, 20.0, "log")] = (
+        2.0  # mean services that a completion may be later than the best
+    )
 
     def init(self, cluster: Cluster) -> Memory:
         """The slack; requests sent; notes of the nodes, work per slot of each, best seconds of all sent."""

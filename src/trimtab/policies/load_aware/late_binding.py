@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel, plain
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import Natural, NonNegative
+from trimtab.domain.parameters import Natural, NonNegative, Tunable
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import (
     Memory,
@@ -164,10 +164,10 @@ class LateBinding(Policy):
         Need.RESOURCES: SLOTS_ONLY,
     }
     compares: ClassVar[int] = 128
-    ageing: NonNegative = 0.7  # seconds of completion that a second of waiting is worth
-    w_load: NonNegative = 3.0  # a load displaces another model besides
-    w_waste: NonNegative = 1.0
-    patient: Natural = 16  # held requests
+    ageing: Annotated[NonNegative, Tunable(0.1, 4.0, "log")] = 0.7  # seconds of completion for one of waiting
+    w_load: Annotated[NonNegative, Tunable(0.3, 30.0, "log")] = 3.0  # a load displaces another model besides
+    w_waste: Annotated[NonNegative, Tunable(0.1, 10.0, "log")] = 1.0
+    patient: Annotated[Natural, Tunable(1, 256, "log")] = 16  # held requests
 
     def init(self, cluster: Cluster) -> Memory:
         """The parameters, the number of slots, whether there is an index of waits.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import NonNegative
+from trimtab.domain.parameters import NonNegative, Tunable
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
 
@@ -44,7 +44,7 @@ class PriorityAgeing(Policy):
     degrades: ClassVar[Mapping[Need, str]] = {
         Need.PRIORITIES: "It is first come, first served.",
     }
-    weight_s: NonNegative = 30.0  # head start per level of priority
+    weight_s: Annotated[NonNegative, Tunable(1.0, 1000.0, "log")] = 30.0  # head start per level of priority
 
     def init(self, cluster: Cluster) -> Memory:
         """The weight."""

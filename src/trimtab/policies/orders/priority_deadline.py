@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import Positive
+from trimtab.domain.parameters import Positive, Tunable
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, memory
 
@@ -46,7 +46,9 @@ class PriorityDeadline(Policy):
         Need.PRIORITIES: "Only deadlines count.",
         Need.DEADLINES: "Within a priority it is first come, first served.",
     }
-    level_s: Positive = 60.0  # head start per level of priority; later deadlines count as this
+    level_s: Annotated[Positive, Tunable(1.0, 3600.0, "log")] = (
+        60.0  # head start per level of priority; later deadlines count as this
+    )
 
     def init(self, cluster: Cluster) -> Memory:
         """The level."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.cluster import Floats, Ints
 from trimtab.domain.needs import Need
-from trimtab.domain.parameters import NonNegative, Positive
+from trimtab.domain.parameters import NonNegative, Positive, Tunable
 from trimtab.domain.planning import History
 from trimtab.domain.view import (
     BINDING,
@@ -97,7 +97,7 @@ class Hungarian(NotingPolicy):
     }
     binds: ClassVar[bool] = True
     plan_period_s: Positive = 0.25
-    ageing: NonNegative = 1.0
+    ageing: Annotated[NonNegative, Tunable(0.1, 4.0, "log")] = 1.0
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
         """Match what waits to slots."""
