@@ -9,7 +9,16 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from trimtab.domain.allocator import Allocator
-from trimtab.domain.parameters import base_type, check_parameters, is_declared, kind_text, kinds_of
+from trimtab.domain.parameters import (
+    Tunable,
+    base_type,
+    check_parameters,
+    check_value,
+    is_declared,
+    kind_text,
+    kinds_of,
+    tunable,
+)
 from trimtab.domain.policy import Policy
 from trimtab.errors import UsageError
 from trimtab.experiments.colocation.sharing_policies import SHARINGS
@@ -45,6 +54,29 @@ def test_a_parameter_is_declared_and_nothing_else_is_taken(name: str, field: str
     assert caught.value.field == f"{name}.{field}"
     assert all(str(word) in str(caught.value) for word in get_args(kind) if get_origin(kind) is Literal)
     check_parameters(CLASSES[name](), name)  # the defaults are right
+
+
+DECLARED = [p for p in PARAMETERS if any(isinstance(part, Tunable) for part in get_args(p[2]))]
+
+
+@pytest.mark.parametrize(("name", "field", "kind"), DECLARED, ids=[f"{n}.{f}" for n, f, _ in DECLARED])
+def test_a_search_looks_where_values_are_allowed(name: str, field: str, kind: Any) -> None:
+    search = tunable(kind)
+    assert search is not None
+    for place in (0.0, 0.5, 1.0):
+        value = search.at(place)
+        assert search.place(value) == pytest.approx(place)
+        check_value(kind, round(value) if base_type(kind) is int else value, field)
+    assert search.least <= getattr(CLASSES[name](), field) <= search.most
+
+
+def test_a_range_with_two_ends_is_searched_and_others_only_where_declared() -> None:
+    kinds = kinds_of(PowerOfD)
+    assert tunable(kinds["d"]) == Tunable(1, 8)
+    assert tunable(float) is None
+    assert tunable(Literal["mean", "p99"]) is None
+    with pytest.raises(UsageError, match="above 0"):
+        Tunable(0.0, 1.0, "log")
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ from trimtab.cli.shared_options import (
     with_rows,
 )
 from trimtab.cli.table_options import TableOptions
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trimtab.experiments.tuning import Trial, Tuning
+    from trimtab.experiments.tuning import Trial
 
 DEFAULT_OUT = Path("trimtab-tuned")
 DEFAULT_OBJECTIVE = "mean s.t. p99<=+0%"
@@ -122,25 +123,18 @@ def tune(
     if json:
         print_json(done.to_dict())
         return
-    show(*_tables(done))
+    for what, trial, part in (("chosen on", done.best, "validation"), ("tested on", done.test, "test")):
+        requests, seeds = done.requests[part], len(done.seeds[part])
+        print(f"{trial.policy}, {what} {counted(requests, 'request')}, {counted(seeds, 'seed')}")
+        show(_changes(trial))
     print(done.in_words())
     note_written(written, quiet=quiet)
 
 
-def _tables(done: Tuning) -> list[Table]:
-    return [
-        _changes("chosen on", done.best, done.requests["validation"], len(done.seeds["validation"])),
-        _changes("tested on", done.test, done.requests["test"], len(done.seeds["test"])),
-    ]
-
-
-def _changes(what: str, trial: Trial, requests: int, seeds: int) -> Table:
+def _changes(trial: Trial) -> Table:
     from rich.table import Table
 
-    from trimtab.words import counted
-
-    title = f"{trial.policy}, {what} {counted(requests, 'request')}, {counted(seeds, 'seed')}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for k, column in enumerate(("metric", "before", "now", "change %", "95 % interval")):
         table.add_column(column, justify="right" if k else "left", no_wrap=True)
     for name, c in trial.changes.items():

@@ -146,9 +146,10 @@ class Tuning:
             "validation": self.best.to_dict(),
             "test": self.test.to_dict(),
             "front": [trial.to_dict() for trial in self.front()],
-            "trained": {
-                policy: {MEAN: mean, TAIL: tail} for policy, (mean, tail) in sorted(self.trained.items())
-            },
+            "trained": [
+                {"policy": policy, MEAN: mean, TAIL: tail}
+                for policy, (mean, tail) in sorted(self.trained.items())
+            ],
             "runs": self.runs,
             "made_by": made_by(self.scenario.content(), [(self.base, find(self.base))]),
             "versions": versions(),
