@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "trimtab tune trace.csv --cluster cluster.yaml",
             "trimtab tune llm-chat --objective 'p99 s.t. mean<=+1%'",
-            "trimtab tune trace.csv --cluster cluster.yaml --policy my_policy.py:MyPolicy --candidates 96",
+            "trimtab tune trace.csv --cluster cluster.yaml --policy my_policy.py:MyPolicy --candidates 192",
             "trimtab compare trace.yaml --policy late-binding --policy trimtab-tuned/tuned.yaml",
         ),
     )(grouped(tune))

@@ -30,7 +30,7 @@ from trimtab.metrics import RANKED_FROM
 from trimtab.policies import canonical, find
 from trimtab.version import versions
 
-CANDIDATES: Final = 48
+CANDIDATES: Final = 96
 GAIN, NO_GAIN = "gain", "nothing to gain"
 _TRAINED_SEEDS, _VALIDATED_SEEDS, _TESTED_SEEDS = 2, 3, 5
 _FINALISTS: Final = 6
