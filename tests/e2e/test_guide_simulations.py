@@ -26,6 +26,7 @@ from support.guide_examples import (
     run_here,
 )
 from trimtab.errors import TrimtabError
+from trimtab.experiments.tuning.space import Space
 from trimtab.profiles import profile_text
 from trimtab.profiles.sources import Described, fit_files
 
@@ -268,6 +269,16 @@ def own_allocator(example: str, folder: Path) -> None:
     assert own < 0.75 * fifo
 
 
+def own_ranges(example: str, folder: Path) -> None:
+    """Both numbers are searched, one by its range; without a price for loads it is least connections."""
+    (folder / "my_policy.py").write_text(example)
+    space = Space("my_policy.py:Priced")
+    assert space.values(np.array([0.5, 1.0])) == {"w_load": pytest.approx(0.316), "spare": 4}
+    free = space.spelled({"w_load": 0.0, "spare": 0})
+    own, known = (tt.simulate("tiny", p, mode="interpreted") for p in (free, "least-connections"))
+    assert own.requests["node_idx"].to_list() == known.requests["node_idx"].to_list()
+
+
 def ten_minutes(example: str, folder: Path) -> None:
     names = ran(example)
     assert names["run"].requests.height == 300
@@ -290,6 +301,7 @@ CHECKS: dict[str, Check | str] = {
     'python: sized = tt.size("log.parquet", "types.yaml", "completion_p': sizing,
     "size-a-fleet: types:": node_types,
     "ten-minutes: import trimtab as tt": ten_minutes,
+    "tune: # my_policy.py": own_ranges,
     "training: # my_allocator.py": own_allocator,
     "training: faults:": training_faults,
     "training: jobs:": "experiments/colocation/test_shared_cluster.py: it needs a published file",

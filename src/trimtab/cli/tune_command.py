@@ -76,7 +76,7 @@ def tune(
     ] = DEFAULT_OBJECTIVE,
     candidates: Annotated[
         int, typer.Option("--candidates", min=1, help="Candidates of the first of four rounds.")
-    ] = 48,
+    ] = 96,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of all runs.")] = 0,
     jobs: Simulations = None,
     on: Annotated[

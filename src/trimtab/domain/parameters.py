@@ -111,6 +111,11 @@ class Tunable:
                 "cannot be searched", field="Tunable", value=(self.least, self.most), expected=expected
             )
 
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"tuned from {self.least:g} to {self.most:g}{', log scale' if self.scale == 'log' else ''}"
+
     def at(self, place: float) -> float:
         """The value at a place from 0 to 1."""
         if self.scale == "log":
@@ -178,13 +183,18 @@ def base_type(kind: Any) -> type | None:
     return base if base in (bool, int, float, str) else None
 
 
+def declared_search(kind: Any) -> Tunable | None:
+    """The `Tunable` of an annotation, if it has one."""
+    found = [part for part in get_args(kind)[1:] if isinstance(part, Tunable)]
+    return found[0] if found and get_origin(kind) is Annotated else None
+
+
 def tunable(kind: Any) -> Tunable | None:
     """Where a parameter of this kind is searched: as declared, else its range if both ends are finite."""
     if base_type(kind) not in (int, float):
         return None
-    declared = [part for part in get_args(kind)[1:] if isinstance(part, Tunable)]
-    if declared:
-        return declared[0]
+    if (declared := declared_search(kind)) is not None:
+        return declared
     limit = _limit(kind)
     is_bounded = limit is not None and math.isfinite(limit.most - limit.least)
     return Tunable(limit.least, limit.most) if is_bounded else None

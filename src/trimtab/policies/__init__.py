@@ -11,7 +11,6 @@ from trimtab.policies.catalogue import (
     find,
     names,
     policy_class,
-    respelled,
 )
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "find",
     "names",
     "policy_class",
-    "respelled",
 ]

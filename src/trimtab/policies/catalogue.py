@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
-from trimtab.domain.parameters import default_of, kind_text, kinds_of, parameters_of
+from trimtab.domain.parameters import declared_search, default_of, kind_text, kinds_of, parameters_of
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.validation.named_classes import class_at, label_of, section, values_of
@@ -148,7 +148,12 @@ def describe(name: str) -> Description:
 def described_parameters(cls: type) -> tuple[Parameter, ...]:
     """The parameters of a policy, an allocator or a part of one."""
     kinds = kinds_of(cls)
-    return tuple(Parameter(f.name, kind_text(kinds.get(f.name)), default_of(f)) for f in parameters_of(cls))
+    return tuple(Parameter(f.name, _shown_kind(kinds.get(f.name)), default_of(f)) for f in parameters_of(cls))
+
+
+def _shown_kind(kind: Any) -> str:
+    search = declared_search(kind)
+    return kind_text(kind) if search is None else f"{kind_text(kind)}; {search.text}"
 
 
 def policy_class(name: str, kind: str | None = None) -> type[Policy]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from trimtab.domain.parameters import Tunable, base_type, kinds_of, tunable
 from trimtab.domain.policy import Decider, Policy, name_of
 from trimtab.errors import UsageError
-from trimtab.policies import find, respelled
+from trimtab.policies import find
+from trimtab.policies.catalogue import respelled
 from trimtab.validation.tuned_policy import spelled
 
 Floats = NDArray[np.float64]

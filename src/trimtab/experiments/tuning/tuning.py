@@ -32,8 +32,8 @@ from trimtab.version import versions
 
 CANDIDATES: Final = 96
 GAIN, NO_GAIN = "gain", "nothing to gain"
-_TRAINED_SEEDS, _VALIDATED_SEEDS, _TESTED_SEEDS = 2, 3, 5
-_FINALISTS: Final = 6
+_TRAINED_SEEDS, _VALIDATED_SEEDS, _TESTED_SEEDS = 4, 5, 5
+_FINALISTS: Final = 8
 _SERVED: Final = "finished_frac"
 
 
@@ -324,6 +324,7 @@ class _Runs:
         self.out, self.resume, self.jobs, self.on, self.progress = out, resume, jobs, on, progress
         self.mode, self.done, self.kept, self.total = "auto", 0, 0, 0
         self.folders: list[Workfolder] = []
+        self.ended: dict[str, TaskResult] = {}  # key of the task → its result
         self.seeds: dict[str, Sequence[int]] = {}
 
     def expect(self, candidates: int, seed: int) -> None:
@@ -347,15 +348,18 @@ class _Runs:
     def run(self, part: Part, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[TaskResult]]:
         """Policy → its results, one for each seed."""
         tasks = [self._task(part, policy, seed) for seed in seeds for policy in policies]
-        folder = None if self.out is None else self._folder(self.out, tasks)
+        new = [task for task in tasks if task.key not in self.ended]
+        self.done += len(tasks) - len(new)
+        folder = None if self.out is None else self._folder(self.out, new)
         with folder or nullcontext():
-            runs = TaskRuns(tasks, folder)
+            runs = TaskRuns(new, folder)
             self.kept += len(runs.ended)
             runs.run(self.jobs, self._told if self.progress else None, None, self.on)
-        self.done += len(tasks)
+        self.done += len(new)
+        self.ended |= {task.key: result for task, result in zip(new, runs.ended, strict=True)}
         found: dict[str, list[TaskResult]] = {policy: [] for policy in policies}
-        for task, result in zip(tasks, runs.ended, strict=True):
-            found[task.policy].append(result)
+        for task in tasks:
+            found[task.policy].append(self.ended[task.key])
         return found
 
     def _task(self, part: Part, policy: str, seed: int) -> Task:
@@ -374,7 +378,8 @@ class _Runs:
     def _told(self, runs: RunsDone) -> None:
         assert self.progress is not None
         total = max(self.total, self.done + runs.total)
-        self.progress(replace(runs, done=self.done + runs.done, total=total, kept=self.kept))
+        told = replace(runs, done=self.done + runs.done, total=total, kept=self.kept, left_s=None)
+        self.progress(told)  # rounds differ in requests, so that what a run took tells little of the next
 
 
 def _means(results: Sequence[TaskResult]) -> dict[str, float]:
