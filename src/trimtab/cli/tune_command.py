@@ -97,7 +97,7 @@ def tune(
 ) -> None:
     """Search better values for the numbers of a policy, and test them on requests it never saw."""
     from trimtab.experiments.tuning import Goal, tune_policy
-    from trimtab.experiments.tuning.workload import workload_of
+    from trimtab.experiments.tuning.named_workload import workload_of
     from trimtab.report.results_folder import write_tuning
     from trimtab.report.whole_files import check_writable
 
