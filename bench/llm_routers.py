@@ -128,7 +128,8 @@ def engines(gpus: Sequence[Gpu], context: float) -> Engines:
         per_context[g] = gpu.kv_token_s
         step_s = dense[g, rows] + sequence[g] + gpu.kv_token_s * context * rows
         slowdown[g, 1:] = step_s[1:] / step_s[1]
-    return Engines(types, dense, sequence, attention, per_context, slowdown)
+    unmeasured = np.zeros((many, 1)), np.zeros((many, len(rows), 1))
+    return Engines(types, dense, sequence, attention, per_context, slowdown, *unmeasured)
 
 
 def cluster_of(replicas: int, is_equal: bool, load: Load) -> Cluster:

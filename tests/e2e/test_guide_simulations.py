@@ -27,6 +27,7 @@ from support.guide_examples import (
 )
 from trimtab.errors import TrimtabError
 from trimtab.experiments.tuning.space import Space
+from trimtab.gateway.config import load_config
 from trimtab.profiles import profile_text
 from trimtab.profiles.sources import Described, fit_files
 
@@ -249,6 +250,71 @@ def fitted_profile(example: str, folder: Path) -> None:
     assert (seconds < 0.06 * 3 + 0.013 * 299).all()
 
 
+def gateway_file(example: str, folder: Path) -> None:
+    """The gateway takes it, with a tenant where the example has none."""
+    keys = "" if "keys:" in example else "insecure_no_auth: true\n"
+    (folder / "gateway.yaml").write_text(keys + example)
+    config = load_config(folder / "gateway.yaml")
+    assert len(config.nodes) + len(config.discovery.kubernetes) in (2, 3)
+
+
+GENERATED: dict[str, Any] = {"requests": 200, "arrival": {"process": "poisson", "rate_per_s": 1.0}}
+
+
+def images(example: str, folder: Path) -> None:
+    """An image takes 10 s and at least 0.2 s for each of 20 steps; loads of models come on top."""
+    scenario = yaml.safe_load(example)
+    scenario |= {"cluster": {"types": {"gpu": {"memory_gib": 24}}, "nodes": [{"type": "gpu", "count": 8}]}}
+    scenario["workload"]["generate"] |= GENERATED
+    done = tt.simulate(scenario | {"name": "images"}, "least-connections")
+    seconds = (done.requests["finish_s"] - done.requests["start_s"]).to_numpy()
+    assert seconds.min() >= 10 + 0.2 * 20
+    assert seconds.max() > 10 + 0.2 * 30 * 2.25 * 8
+
+
+def engine_scenario(types: dict[str, Any], count: int, **sections: Any) -> dict[str, Any]:
+    generate = GENERATED | {"mix": {"chat": {"share": 1}}}
+    generate["size"] = {
+        "sum": {"prompt_tokens": 100, "output_tokens": 500},
+        "weights": {"prompt_tokens": 0.05},
+    }
+    return {
+        "name": "engines",
+        "cluster": {"types": types, "nodes": [{"type": name, "count": count} for name in types]},
+        "classes": {"chat": {"unit": "output token", "unit_s": 0.002, "prompt_token_units": 0.05}},
+        "workload": {"generate": generate},
+        **sections,
+    }
+
+
+def hosts(example: str, folder: Path) -> None:
+    """One of its four hosts takes the whole first replica down, for 300 s from 600 s on."""
+    about = yaml.safe_load(example)
+    about["types"]["four-hosts"]["service"]["profile"] = "rtx4090-llama-3.1-8b"
+    about["faults"][1] |= {"at_s": 60}
+    faults = about["faults"][1:]
+    done = tt.simulate(engine_scenario(about["types"], 2, faults=faults), "round-robin")
+    first = done.requests.filter(pl.col("node_idx") == 0)
+    down = (first["finish_s"] > 60.0) & (first["finish_s"] < 360.0)
+    assert first.height > 20
+    assert not down.any()
+
+
+def measured_table(example: str, folder: Path) -> None:
+    """500 tokens and 5 of the prompt take between 1.5 s alone and 3.6 s among eight."""
+    (inline, of_file) = example.splitlines()
+    (folder / "measured.csv").write_text("batch,size,seconds\n1,256,0.8\n1,1024,2.9\n8,256,1.1\n8,1024,6.5\n")
+    finished = []
+    for line in (inline, of_file):
+        kind = {"memory_gib": 24, **yaml.safe_load(line)}
+        (folder / "scenario.yaml").write_text(yaml.safe_dump(engine_scenario({"gpu": kind}, 4)))
+        done = tt.simulate(str(folder / "scenario.yaml"), "least-connections")
+        seconds = (done.requests["finish_s"] - done.requests["start_s"]).to_numpy()
+        finished.append(seconds.tolist())
+        assert seconds.min() == pytest.approx(0.8 + 2.1 * (505 - 256) / 768)
+    assert finished[0] == finished[1]
+
+
 def sizing(example: str, folder: Path) -> None:
     requests_csv(folder, 120).write_parquet("log.parquet")
     (folder / "types.yaml").write_text(found()["size-a-fleet: types:"])
@@ -290,8 +356,16 @@ CHECKS: dict[str, Check | str] = {
     "assign: from trimtab.solvers import assignment_problem, solve": assignment,
     "chains: chains:": chain_scenario,
     "choose-a-policy: cluster:": cluster,
+    "envoy: # gateway.yaml": gateway_file,
     "forecast: from trimtab.forecast import Forecaster": forecaster,
     "forecast: from trimtab.forecast import queueing": waits,
+    "images: models:": images,
+    "kubernetes: apiVersion: kubescheduler.config.k8s.io/v1": "clusters_real/test_kube_extender.py: real",
+    "kubernetes: apiVersion: trimtab.io/v1alpha1": "clusters_real/test_kube_training.py: an API server",
+    "kubernetes: discovery:": gateway_file,
+    "kubernetes: image: registry.example/film:7": "clusters_real/test_kube_host.py: an API server",
+    "llm: four-hosts:": hosts,
+    "llm: service: {kind: table, seconds: {1: {256: 0.8, 1024: 2.9},": measured_table,
     "llm: types:": replicas,
     "own-columns: import trimtab as tt": own_trace,
     "own-columns: workload:": mapped_columns,
@@ -307,6 +381,7 @@ CHECKS: dict[str, Check | str] = {
     "training: jobs:": "experiments/colocation/test_shared_cluster.py: it needs a published file",
     "training: types: {dgx: {accelerators: 8, memory_gib: 640, resources:": partitions,
     "training: types: {a100: {accelerators: 8, memory_gib: 640}}": training_cluster,
+    "write-a-host: from trimtab.live.dialled import DialIn": "clusters/test_hosts.py: a whole one",
     "write-a-policy: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "write-a-policy: class InTurn(tt.Policy):": in_turn,
     "write-a-policy: class Nearest(tt.Policy):": nearest,

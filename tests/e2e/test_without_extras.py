@@ -81,6 +81,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "serve": "serve",
     "serve --example": "serve",
     "compare tiny --on ray -n 2": "ray",
+    "tune aigc-images --on ray": "ray",
     "chain run chain.py:doubled --input in.jsonl": "chains",
     "chain list": "chains",
     "chain show r1": "chains",
@@ -102,6 +103,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "kube extender": "kube",
     "kube record trace": "kube",
     "kube check": "kube",
+    "kube train --journal runs": "kube",
     "warmup --help": "",
 }
 

@@ -39,6 +39,7 @@ def test_a_gateway_needs_no_other_package(tmp_path: Path, monkeypatch: pytest.Mo
     with launched(slow) as (backend,):
         config = config_of(backend, policy={"default": "random", "models": {name: name for name in PLANNING}})
         monkeypatch.setattr(sys, "executable", str(python))
+        monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
         with served(tmp_path, config) as gateway, ThreadPoolExecutor() as clients:
             body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
             asked = [
