@@ -53,11 +53,11 @@ class Evolution:
         """Round k: the best of the round before, and new ones around the weighted mean of its parents."""
         best = sorted(scores, key=lambda policy: scores[policy])
         parents = best[: max(2, round(_PARENTS * len(best)))]
-        weights = math.log(len(parents) + 0.5) - np.log(np.arange(1, len(parents) + 1))
+        weights = np.array([[math.log((len(parents) + 0.5) / i)] for i in range(1, len(parents) + 1)])
         weights /= weights.sum()
         points = np.stack([self._points[policy] for policy in parents])
-        mean = weights @ points
-        step = np.maximum(np.sqrt(weights @ (points - mean) ** 2), _LEAST_STEP)
+        mean = (weights * points).sum(axis=0)
+        step = np.maximum(np.sqrt((weights * (points - mean) ** 2).sum(axis=0)), _LEAST_STEP)
         size = self._size(k)
         kept = best[: round(_KEPT * size)]
         drawn = mean + step * self._draw.standard_normal((size - len(kept), len(mean)))
