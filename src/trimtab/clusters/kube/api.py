@@ -54,6 +54,18 @@ class RateLimit:
             await asyncio.sleep(-self._left / self._per_s)
 
 
+class _Response(aiohttp.ClientResponse):
+    """An answer; `close`, as after a call that was cancelled, ends its connection at once.
+
+    Else TLS says goodbye, for longer than the loop may go on, and `KubeApi.close` knows nothing of it.
+    """
+
+    def close(self) -> None:
+        if (connection := self.connection) is not None and connection.transport is not None:
+            connection.transport.abort()
+        super().close()
+
+
 class KubeApi:
     """One API server, as one user. Open it with `connect`, in the event loop that uses it."""
 
@@ -62,8 +74,11 @@ class KubeApi:
         from kubernetes.aio.client.rest import RESTClientObject
 
         configuration.connection_pool_maxsize = _CONNECTIONS
-        # Without a proxy a session need not look at the environment, which it does in a thread at each call.
-        configuration.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
+        configuration.client_session_kwargs = {
+            # without a proxy a session need not look at the environment, in a thread at each call
+            "trust_env": bool(getproxies_environment()),
+            "response_class": _Response,
+        }
         self._configuration, self._limit = configuration, limit
         self._rest = RESTClientObject(configuration)
         self.host: str = configuration.host
@@ -158,8 +173,6 @@ class KubeApi:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
         finally:
-            if (connection := response.connection) is not None and connection.transport is not None:
-                connection.transport.abort()  # else TLS says goodbye, for longer than a loop may go on
             response.close()
 
     async def call(
