@@ -88,8 +88,7 @@ def speed(plane: ControlPlane, setting: Setting) -> dict[str, float]:
 
 
 async def _timed(plane: ControlPlane, pods: list[dict[str, Any]]) -> dict[str, float]:
-    api = await KubeApi.connect(str(plane.kubeconfig()), qps=MANY, burst=MANY)
-    try:
+    async with await KubeApi.connect(str(plane.kubeconfig()), qps=MANY, burst=MANY) as api:
         begun_s = time.perf_counter()
         await created(api, pods, CREATORS)
         made_s = time.perf_counter() - begun_s
@@ -97,8 +96,6 @@ async def _timed(plane: ControlPlane, pods: list[dict[str, Any]]) -> dict[str, f
         while (await api.list(path, fieldSelector="spec.nodeName="))[0]:
             await asyncio.sleep(0.02)
         return {"created_s": round(made_s, 3), "bound_s": round(time.perf_counter() - begun_s, 3)}
-    finally:
-        await api.close()
 
 
 async def created(api: KubeApi, pods: list[dict[str, Any]], at_once: int) -> None:

@@ -75,8 +75,7 @@ def outcome(plane: ControlPlane, setting: Setting, sample: Sample) -> dict[str, 
 
 async def _ended(plane: ControlPlane, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The pods once the scheduler has bound each or said why not, and nothing changes any more."""
-    api = await KubeApi.connect(str(plane.kubeconfig()), qps=MANY, burst=MANY)
-    try:
+    async with await KubeApi.connect(str(plane.kubeconfig()), qps=MANY, burst=MANY) as api:
         await created(api, pods, 1)  # in order
         seen, steady = -1, 0
         while steady < STEADY:
@@ -86,8 +85,6 @@ async def _ended(plane: ControlPlane, pods: list[dict[str, Any]]) -> list[dict[s
             is_same = len(waiting) == seen and all(map(reason_of, waiting))
             seen, steady = len(waiting), steady + 1 if is_same else 0
         return found
-    finally:
-        await api.close()
 
 
 def figures(sample: Sample, found: list[dict[str, Any]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,7 +102,7 @@ def scheduler(
     async def serve() -> None:
         from trimtab.clusters.kube.scheduler import Scheduler
 
-        async with _connected(server) as api:
+        async with await _connected(server) as api:
             own = None if lease.no_lease else _lease(api, lease, name)
             await _refuse_lacking(api, rights_of("scheduler", own, preempts=preempt), quiet=quiet)
             made = Scheduler(
@@ -155,7 +155,7 @@ def extender(
 
         from trimtab.clusters.kube.extender import Extender
 
-        async with _connected(server) as api:
+        async with await _connected(server) as api:
             await _refuse_lacking(api, rights_of("extender"), quiet=quiet)
             made = Extender(api, _decider(policy), seed=seed)
             _note_degraded(made.degraded, quiet=quiet)
@@ -201,7 +201,7 @@ def record_cluster(
         from trimtab.clusters.kube.dry_run import DryRun
         from trimtab.clusters.kube.mirror import Mirror
 
-        async with _connected(server) as api:
+        async with await _connected(server) as api:
             await _refuse_lacking(api, rights_of("record"), quiet=quiet)
             mirror = Mirror(api)
             run = DryRun(mirror, _decider(policy), folder, seed=seed) if dry_run else None
@@ -285,7 +285,7 @@ def check_cluster(
     found: list[Finding] = []
 
     async def look() -> None:
-        async with _connected(server) as api:
+        async with await _connected(server) as api:
             own = None if lease.no_lease or mode != "scheduler" else _lease(api, lease, name)
             found.extend(await check(api, rights_of(mode, own, preempts=preempt), own))  # type: ignore[arg-type]
 
@@ -317,15 +317,10 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-@contextlib.asynccontextmanager
-async def _connected(server: Server) -> AsyncIterator[KubeApi]:
+async def _connected(server: Server) -> KubeApi:
     from trimtab.clusters.kube.api import KubeApi
 
-    api = await KubeApi.connect(server.kubeconfig, server.context, qps=server.qps, burst=server.burst)
-    try:
-        yield api
-    finally:
-        await api.close()
+    return await KubeApi.connect(server.kubeconfig, server.context, qps=server.qps, burst=server.burst)
 
 
 def _lease(api: KubeApi, options: LeaseOptions, name: str) -> Lease:

@@ -67,7 +67,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 class KubeApi:
-    """One API server, as one user. Open it with `connect`, in the event loop that uses it."""
+    """One API server, as one user. `connect` in the event loop that uses it; `async with` closes it."""
 
     def __init__(self, configuration: Any, limit: RateLimit) -> None:
         """`configuration`: of the package `kubernetes`, loaded."""
@@ -110,6 +110,12 @@ class KubeApi:
                 expected="a kubeconfig (--kubeconfig, $KUBECONFIG), or a pod with a service account",
             ) from error
         return cls(found, RateLimit(qps, burst))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close all connections."""

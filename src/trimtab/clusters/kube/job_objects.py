@@ -163,29 +163,30 @@ class TrainingJobs:
 
     async def _work(self) -> None:
         told = self._settings
-        self._api = await KubeApi.connect(told.kubeconfig, told.context)
-        lease = Lease(self._api, told.namespace, LEASE, f"{socket.gethostname()}_{os.getpid()}")
-        try:
+        async with await KubeApi.connect(told.kubeconfig, told.context) as self._api:
             if not await self._api.serves(GROUP, VERSION, RESOURCE):
                 raise UsageError(
                     f"the API server has no {RESOURCE}.{GROUP}",
                     expected="kubectl apply -f deploy/kube/trainingjobs.yaml",
                 )
-            async with asyncio.TaskGroup() as tasks:
-                if self._has_lease:
-                    tasks.create_task(lease.run())
-                    await lease.held.wait()
-                tasks.create_task(follow(self._api, self._path, self._listed, self._changed, lambda _: None))
-                while True:
-                    await asyncio.sleep(_LOOK_S)
-                    try:
-                        await self._look()
-                    except (ApiRefused, ClusterLost, OSError) as error:
-                        logger.warning("%s", error)
-        finally:
-            if self._has_lease and lease.is_active():
+            lease = Lease(self._api, told.namespace, LEASE, f"{socket.gethostname()}_{os.getpid()}")
+            try:
+                await self._follow(lease)
+            finally:
                 await lease.release()
-            await self._api.close()
+
+    async def _follow(self, lease: Lease) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            if self._has_lease:
+                tasks.create_task(lease.run())
+                await lease.held.wait()
+            tasks.create_task(follow(self._api, self._path, self._listed, self._changed, lambda _: None))
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                try:
+                    await self._look()
+                except (ApiRefused, ClusterLost, OSError) as error:
+                    logger.warning("%s", error)
 
     def _listed(self, objects: list[Json]) -> None:
         self._known.objects.clear()

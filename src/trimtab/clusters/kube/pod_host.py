@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +76,7 @@ class KubeHost:
         """The nodes that are ready and not cordoned. Raises UsageError."""
 
         async def found() -> list[HostNode]:
-            async with self._connection() as api:
+            async with await self._connected() as api:
                 objects, _ = await api.list(NODES, labelSelector=self._selector)
                 self._held = await self._held_on(api)
                 return [node for each in objects if (node := self._node(each)) is not None]
@@ -89,14 +88,6 @@ class KubeHost:
             raise UsageError(str(error), field="on", value="kube") from error
         self._known = {node.name: node for node in nodes}
         return nodes
-
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[KubeApi]:
-        api = await self._connected()
-        try:
-            yield api
-        finally:
-            await api.close()
 
     async def _connected(self) -> KubeApi:
         told = self.settings

@@ -66,11 +66,8 @@ class ReadyPods:
         """Begin anew after each refusal: rights, or the API itself, may come later."""
         while True:
             try:
-                api = await KubeApi.connect(self._wanted.kubeconfig, self._wanted.context)
-                try:
+                async with await KubeApi.connect(self._wanted.kubeconfig, self._wanted.context) as api:
                     await self._watch(api)
-                finally:
-                    await api.close()
             except (ApiRefused, ClusterLost, ConfigError) as error:
                 self._troubled(str(error))
             except ExceptionGroup as group:
