@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import socket
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -326,7 +324,7 @@ async def _connected(server: Server) -> KubeApi:
 def _lease(api: KubeApi, options: LeaseOptions, name: str) -> Lease:
     from trimtab.clusters.kube.lease import Lease
 
-    return Lease(api, options.lease_namespace, f"{name}-scheduler", f"{socket.gethostname()}_{os.getpid()}")
+    return Lease(api, options.lease_namespace, f"{name}-scheduler")
 
 
 async def _refuse_lacking(api: KubeApi, rights: tuple[Right, ...], *, quiet: bool) -> None:

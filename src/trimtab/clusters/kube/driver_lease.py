@@ -10,11 +10,11 @@ import asyncio
 import logging
 import os
 import secrets
-import socket
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from trimtab.clusters.kube.api import MERGE, NOT_FOUND, Json, KubeApi
+from trimtab.clusters.kube.lease import this_process, time_text
 from trimtab.clusters.kube.worker_pods import DRIVER
 from trimtab.errors import ApiRefused, ClusterLost
 
@@ -41,7 +41,7 @@ class DriverLease:
         if (pod := os.environ.get("POD_NAME")) and (uid := os.environ.get("POD_UID")):  # of this process
             metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}]
         spec = {
-            "holderIdentity": f"{socket.gethostname()}_{os.getpid()}",
+            "holderIdentity": this_process(),
             "leaseDurationSeconds": int(EXPIRED_S),
             "renewTime": self._now(),
         }
@@ -82,5 +82,4 @@ class DriverLease:
 
     def _now(self) -> str:
         """The time by the server's clock."""
-        now = datetime.now(UTC) + timedelta(seconds=self._api.clock_skew_s)
-        return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return time_text(self._api.clock_skew_s)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -169,7 +167,7 @@ class TrainingJobs:
                     f"the API server has no {RESOURCE}.{GROUP}",
                     expected="kubectl apply -f deploy/kube/trainingjobs.yaml",
                 )
-            lease = Lease(self._api, told.namespace, LEASE, f"{socket.gethostname()}_{os.getpid()}")
+            lease = Lease(self._api, told.namespace, LEASE)
             try:
                 await self._follow(lease)
             finally:

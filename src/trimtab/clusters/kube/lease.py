@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi
@@ -21,9 +23,8 @@ logger = logging.getLogger(__name__)
 class Lease:
     """One copy's claim to a Lease. `run` renews it for ever, or waits for it."""
 
-    def __init__(self, api: KubeApi, namespace: str, name: str, holder: str) -> None:
-        self._api, self.name, self._holder = api, name, holder
-        self.namespace = namespace
+    def __init__(self, api: KubeApi, namespace: str, name: str) -> None:
+        self._api, self.namespace, self.name, self._holder = api, namespace, name, this_process()
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._renewed_s = -DURATION_S
         self._seen: tuple[str, float] = (
@@ -114,6 +115,16 @@ class Lease:
                 "holderIdentity": self._holder,
                 "leaseDurationSeconds": int(DURATION_S),
                 "leaseTransitions": changes,
-                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "renewTime": time_text(),
             },
         }
+
+
+def this_process() -> str:
+    """Names this process as the holder of a Lease."""
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
+def time_text(ahead_s: float = 0.0) -> str:
+    """The time as the API writes it, by a clock that is so far ahead of this machine's."""
+    return (datetime.now(UTC) + timedelta(seconds=ahead_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -8,10 +8,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from trimtab.clusters.kube.api import KubeApi
+from trimtab.clusters.kube.lease import time_text
 from trimtab.clusters.kube.objects import Pod
 from trimtab.errors import ApiRefused, ClusterLost
 
@@ -57,7 +57,6 @@ class Notices:
 
     def event(self, pod: Pod, kind: str, reason: str, message: str, action: str = "Binding") -> None:
         """Write an event of a pod. `kind`: Normal or Warning."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -73,7 +72,7 @@ class Notices:
             "reason": reason,
             "message": message[:1024],
             "action": action,
-            "eventTime": now,
+            "eventTime": time_text(),
             "reportingComponent": self._component,
             "reportingInstance": self._component,
             "source": {"component": self._component},
