@@ -16,7 +16,7 @@ from aiohttp import web
 
 from trimtab.clusters.kube.api import Json, KubeApi
 from trimtab.clusters.kube.mirror import Listener, Mirror
-from trimtab.clusters.kube.objects import DEVICES, SHARE, Pod, pod_of
+from trimtab.clusters.kube.objects import SHARE, Pod, binding, pod_of
 from trimtab.clusters.kube.policy_choice import PolicyChoice
 from trimtab.domain.policy import Decider
 from trimtab.errors import TrimtabError
@@ -86,13 +86,9 @@ class Extender(Listener):
         if pod is not None:
             self.ledger.hold(pod, node, devices, is_assumed=True)
             self._choice.placed(pod, node)
-        annotations = {DEVICES: ",".join(map(str, devices))} if devices else {}
         path = f"/api/v1/namespaces/{given['PodNamespace']}/pods/{given['PodName']}/binding"
-        metadata = {"name": given["PodName"], "uid": given["PodUID"], "annotations": annotations}
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         try:
-            await self._api.post(path, body)
+            await self._api.post(path, binding(given["PodName"], given["PodUID"], node, devices))
         except TrimtabError:
             if pod is not None and (held := self.ledger.held.get(pod.uid)) is not None and held.is_assumed:
                 self.ledger.release(pod.uid)

@@ -204,6 +204,17 @@ class Pod:
         return sum(self.needs.get(name, 0) for name in GPUS)
 
 
+def binding(name: str, uid: str, node_name: str, devices: Sequence[int]) -> dict[str, Any]:
+    """A Binding of a pod to a node. The server writes its annotations on the pod, in the same step."""
+    annotations = {DEVICES: ",".join(map(str, devices))} if devices else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "uid": uid, "annotations": annotations},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
+    }
+
+
 def node_of(given: Json) -> Node:
     """A node of the API. One that cannot be read takes no pods, and says why."""
     metadata, spec, status = given["metadata"], given.get("spec", {}), given.get("status", {})

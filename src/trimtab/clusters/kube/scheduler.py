@@ -20,7 +20,7 @@ from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
 from trimtab.clusters.kube.lease import Lease
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.notices import Notices
-from trimtab.clusters.kube.objects import DEVICES, Pod, Terms
+from trimtab.clusters.kube.objects import Pod, Terms, binding
 from trimtab.clusters.kube.policy_choice import PolicyChoice
 from trimtab.clusters.kube.preemption import Preemption
 from trimtab.domain.policy import Decider
@@ -332,7 +332,8 @@ class Scheduler(Listener):
             try:
                 async with self._slots:
                     begun_s = time.monotonic()
-                    await self._api.post(_path(pod) + "/binding", _binding(chosen))
+                    body = binding(pod.name, pod.uid, chosen.node_name, chosen.devices)
+                    await self._api.post(_path(pod) + "/binding", body)
                 break
             except ClusterLost as error:
                 logger.warning("binding %s: %s", pod.full_name, error)
@@ -406,14 +407,3 @@ class Scheduler(Listener):
 
 def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-
-
-def _binding(chosen: _Chosen) -> dict[str, object]:
-    """The server writes annotations of a binding on the pod, in the same step."""
-    devices = {DEVICES: ",".join(map(str, chosen.devices))} if chosen.devices else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": chosen.pod.name, "uid": chosen.pod.uid, "annotations": devices},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": chosen.node_name},
-    }
