@@ -110,7 +110,7 @@ def scheduler(
                 lease=own,
                 preempts=preempt,
                 seed=seed,
-                tell=lambda bound: took_s.append(bound.bind_s),
+                tell=took_s.append,
                 begun=lambda: note(f"scheduling pods of {name} by {policy}", quiet=quiet),
             )
             _note_degraded(made.degraded, quiet=quiet)

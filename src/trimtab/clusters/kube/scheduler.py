@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
 from trimtab.clusters.kube.feasibility import Feasibility
@@ -36,23 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A pod that was bound, for records."""
-
-    pod: Pod
-    node_name: str
-    ranked: tuple[str, ...]  # nodes, best first
-    decided_s: float  # time.monotonic() of the decision
-    bind_s: float  # seconds that the call took
-
-
-@dataclass(frozen=True, slots=True)
 class _Chosen:
     pod: Pod
     node_name: str
     devices: tuple[int, ...]
-    ranked: tuple[str, ...]
-    decided_s: float
 
 
 class Scheduler(Listener):
@@ -67,10 +54,10 @@ class Scheduler(Listener):
         lease: Lease | None = None,
         preempts: bool = False,
         seed: int = 0,
-        tell: Callable[[Bound], None] = lambda bound: None,
+        tell: Callable[[float], None] = lambda bind_s: None,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tell` hears of each bound pod, `begun` when this copy is active and knows the cluster."""
+        """`tell` hears the seconds of a binding, `begun` that this copy is active and knows the cluster."""
         self._begun = begun
         self._api, self._name, self._lease, self._tell = api, name, lease, tell
         self.mirror = Mirror(api)
@@ -290,9 +277,8 @@ class Scheduler(Listener):
         ranked = self._choice.rank(pod, able)
         if not ranked:
             return None, f"{self._label} holds it: {int(able.sum())} nodes could take it"
-        names = tuple(self.ledger.nodes[j].name for j in ranked)
-        devices = self.ledger.choose_devices(pod, names[0])
-        return _Chosen(pod, names[0], devices, names, time.monotonic()), ""
+        node_name = self.ledger.nodes[ranked[0]].name
+        return _Chosen(pod, node_name, self.ledger.choose_devices(pod, node_name)), ""
 
     # Bindings.
 
@@ -310,7 +296,10 @@ class Scheduler(Listener):
 
     def _begin_binding(self, chosen: _Chosen) -> None:
         self._notices.forget(chosen.pod.uid)
-        task = asyncio.create_task(self._bind(chosen))
+        self._spawn(self._bind(chosen))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -346,10 +335,9 @@ class Scheduler(Listener):
                     break  # by the call whose answer was lost
                 self._failed(pod, "" if error.status in (NOT_FOUND, CONFLICT) else str(error))
                 return
-        took_s = time.monotonic() - begun_s
+        self._tell(time.monotonic() - begun_s)
         message = f"Successfully assigned {pod.full_name} to {chosen.node_name}"
         self._notices.event(pod, "Normal", "Scheduled", message)
-        self._tell(Bound(pod, chosen.node_name, chosen.ranked, chosen.decided_s, took_s))
 
     async def _is_bound_so(self, chosen: _Chosen) -> bool:
         try:
@@ -373,12 +361,10 @@ class Scheduler(Listener):
     def _evict(self, pod: Pod, node_name: str, victims: Sequence[Pod]) -> None:
         """A pod takes its place while those that leave it are evicted; it is bound once they are gone."""
         assert self._preemption is not None
-        chosen = _Chosen(pod, node_name, (), (node_name,), time.monotonic())
+        chosen = _Chosen(pod, node_name, ())
         self._assume(chosen)
         self._evicting[pod.uid] = chosen
-        task = asyncio.create_task(self._evict_all(chosen, victims))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._spawn(self._evict_all(chosen, victims))
 
     async def _evict_all(self, chosen: _Chosen, victims: Sequence[Pod]) -> None:
         assert self._preemption is not None
