@@ -8,7 +8,7 @@ Which nodes may take a pod is no question of the policy: to it the others are do
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -67,33 +67,28 @@ class PolicyChoice:
     def rank(self, pod: Pod, able: NDArray[np.bool_]) -> list[int]:
         """Rows of nodes, best first, of those that may take a pod [nodes]; [] = the policy holds it."""
         driver, now_s = self._current(pod), self._now_s()
-        for j in np.flatnonzero(able != self._shown).tolist():
-            driver.switch(j, bool(able[j]), now_s)
-        self._shown = able.copy()
+        self._show(driver, able, now_s)
         used = self._used()
         driver.reports.set_used(used, np.full(len(used), np.inf), now_s)
         row = driver.enter(self._spec(pod), now_s)
-        self._advance(driver, now_s)
+        self._loop.step(now_s)
         driver.take_started()
         shown = np.frombuffer(driver.decision(row), driver.state.decision_trace.dtype)["node_idx"][0]
         found = [j for j in shown.tolist() if j >= 0 and able[j]]
         driver.abort(row, now_s)
-        self._advance(driver, now_s)
+        self._loop.step(now_s)
         driver.take_ended()
         return found
 
     def key(self, pod: Pod) -> float:
         """By which a waiting pod is served, least first: the policy's own order."""
         driver, now_s = self._current(pod), self._now_s()
-        down = np.zeros(len(self._shown), np.bool_)
-        for j in np.flatnonzero(self._shown).tolist():
-            driver.switch(j, False, now_s)
-        self._shown = down
+        self._show(driver, np.zeros_like(self._shown), now_s)
         row = driver.enter(self._spec(pod)._replace(arrival_s=pod.created_s), now_s)
-        self._advance(driver, now_s)
+        self._loop.step(now_s)
         key = float(driver.state.requests["key"][row])
         driver.abort(row, now_s)
-        self._advance(driver, now_s)
+        self._loop.step(now_s)
         driver.take_ended()
         return key
 
@@ -113,13 +108,16 @@ class PolicyChoice:
         if row >= 0 and self._driver is not None:
             now_s = self._now_s()
             self._driver.complete(row, now_s)
-            self._advance(self._driver, now_s)
+            self._loop.step(now_s)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
 
-    def _advance(self, driver: LiveDriver, now_s: float) -> None:
-        self._loop.step(now_s)
+    def _show(self, driver: LiveDriver, able: NDArray[np.bool_], now_s: float) -> None:
+        """To the policy these nodes are up, [nodes], and the others down."""
+        for j in np.flatnonzero(able != self._shown).tolist():
+            driver.switch(j, bool(able[j]), now_s)
+        self._shown = able.copy()
 
     def _enter_at(self, driver: LiveDriver, pod: Pod, node_name: str) -> None:
         j, spec = self._ledger.index[node_name], self._spec(pod)
@@ -205,7 +203,7 @@ class PolicyChoice:
     def _used(self) -> NDArray[np.float64]:
         """What is taken on each node, [nodes, resources]."""
         ledger = self._ledger
-        gpus = _gpu_milli(ledger.use(SHARE), [ledger.use(name) for name in GPUS])
+        gpus = _gpu_milli(ledger.use)
         columns = (
             ledger.use("cpu") / 1000.0,
             ledger.use("memory") / _GIB,
@@ -215,9 +213,9 @@ class PolicyChoice:
         return np.asarray(np.maximum(0.0, np.stack(columns, axis=1)))
 
 
-def _gpu_milli(share: NDArray[np.int64], whole: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = np.asarray(share + WHOLE_GPU * sum(whole), np.float64)
-    return total
+def _gpu_milli(amount: Callable[[str], NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Thousandths of GPUs, [nodes], from what there is of each resource."""
+    return np.asarray(amount(SHARE) + WHOLE_GPU * sum(map(amount, GPUS)), np.float64)
 
 
 def _demand(pod: Pod) -> tuple[float, ...]:
@@ -240,7 +238,7 @@ def _cluster(
     types = list(dict.fromkeys(kinds))
     zones = list(dict.fromkeys(["", *(node.zone for node in nodes)]))
     classes, items = _with_spare(len(demands)), _with_spare(len(images))
-    gpus = _gpu_milli(ledger.offered(SHARE), [ledger.offered(name) for name in GPUS])
+    gpus = _gpu_milli(ledger.offered)
     memory = gpus / WHOLE_GPU * np.array([node.gpu_gib for node in nodes])
     cores, ram_gib = ledger.offered("cpu") / 1000.0, ledger.offered("memory") / _GIB
     demand = np.zeros((classes, len(_RESOURCES)))
@@ -270,7 +268,7 @@ def _cluster(
         accelerators=per_type,
         usd_per_hour=np.array([price for _, price, _, _ in types]),
         class_names=tuple(f"class {c}" for c in range(classes)),
-        fixed_s=np.zeros_like(seconds) + np.where(np.isinf(seconds), np.inf, 0.0),
+        fixed_s=np.where(np.isinf(seconds), np.inf, 0.0),
         unit_s=np.where(np.isinf(seconds), 0.0, seconds),
         item_names=tuple(f"image {i}" for i in range(items)),
         item_gib=item_gib,
