@@ -130,9 +130,9 @@ async def _lacking(api: KubeApi, rights: tuple[Right, ...]) -> list[Right]:
 
 
 def _of_nodes(nodes: list[Node]) -> Iterator[Finding]:
-    gpus = sum(node.allocatable.get(name, 0) for node in nodes for name in GPUS)
+    gpus = sum(node.gpus for node in nodes)
     shares = sum(node.n_devices for node in nodes)
-    able = sum(node.is_ready and not node.is_cordoned for node in nodes)
+    able = sum(node.takes_pods for node in nodes)
     text = f"{counted(len(nodes), 'node')}, {able} ready: {counted(gpus, 'GPU')}, {shares} given in shares"
     names = ", ".join((*GPUS, SHARE))
     yield Finding(not gpus + shares, text if gpus + shares else f"{text}; expected nodes that offer {names}")

@@ -107,7 +107,7 @@ class Ledger:
 
     def device_room(self, pod: Pod) -> NDArray[np.bool_]:
         """Which nodes have the devices left that a pod asks for, [nodes]; nodes that give no shares do."""
-        milli = _device_milli(pod)
+        milli = pod.gpu_milli
         if 0 < milli < WHOLE_GPU:
             return np.logical_or(self.largest_left >= milli, ~self.has_devices)
         return (self.whole_left >= milli // WHOLE_GPU) | ~self.has_devices
@@ -129,7 +129,7 @@ class Ledger:
 
     def choose_devices(self, pod: Pod, node_name: str) -> tuple[int, ...]:
         """Devices of a node for a pod: of those that suffice for a share the fullest, else empty ones."""
-        left, milli = self._left.get(node_name, []), _device_milli(pod)
+        left, milli = self._left.get(node_name, []), pod.gpu_milli
         if 0 < milli < WHOLE_GPU:
             able = [d for d, rest in enumerate(left) if rest >= milli]
             return (min(able, key=left.__getitem__),) if able else ()
@@ -193,7 +193,7 @@ class Ledger:
         for name, amount in holding.pod.needs.items():
             column = self._column(name)
             self.free[j, column] -= sign * amount
-        milli = _device_milli(holding.pod)
+        milli = holding.pod.gpu_milli
         if milli and self.has_devices[j]:  # only ever taken: `release` counts anew
             if not self._are_devices(holding):  # another scheduler bound it: any that suffice
                 holding.devices = self.choose_devices(holding.pod, holding.node_name)
@@ -217,8 +217,3 @@ class Ledger:
             column = self._columns[name] = len(self._columns)
             self.total, self.free = (np.pad(each, ((0, 0), (0, 1))) for each in (self.total, self.free))
         return column
-
-
-def _device_milli(pod: Pod) -> int:
-    """Thousandths of GPUs that a pod takes of a node that gives shares."""
-    return pod.share_milli + WHOLE_GPU * pod.gpus

@@ -26,6 +26,7 @@ GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # label of a pod: its PodG
 GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
 PODS: Final = "pods"
 WHOLE_GPU: Final = 1000  # of SHARE
+GIB: Final = float(1 << 30)
 _PER: Final = {"cpu": 1000}  # of a resource's unit; CPU is counted in thousandths
 _OVER: Final = ("Succeeded", "Failed")
 _ZONE: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
@@ -147,6 +148,16 @@ class Node:
         return _number(self.labels, _GPU_MEMORY_MIB, 0.0) / 1024.0
 
     @property
+    def takes_pods(self) -> bool:
+        """Whether it is ready and not cordoned."""
+        return self.is_ready and not self.is_cordoned
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that it offers, beside those of which it gives shares."""
+        return sum(self.allocatable.get(name, 0) for name in GPUS)
+
+    @property
     def n_devices(self) -> int:
         """GPUs that it gives shares of."""
         return self.allocatable.get(SHARE, 0) // WHOLE_GPU
@@ -202,6 +213,16 @@ class Pod:
     def gpus(self) -> int:
         """Whole GPUs that it asks for."""
         return sum(self.needs.get(name, 0) for name in GPUS)
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of GPUs that it asks for, as shares and whole."""
+        return self.share_milli + WHOLE_GPU * self.gpus
+
+    @property
+    def demand(self) -> tuple[float, float, float]:
+        """Cores, GiB of memory, thousandths of GPUs."""
+        return self.needs.get("cpu", 0) / 1000.0, self.needs.get("memory", 0) / GIB, float(self.gpu_milli)
 
 
 def binding(name: str, uid: str, node_name: str, devices: Sequence[int]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class KubeHost:
         node: Node = node_of(given)
         if node.is_cordoned and node.name in self._known:
             return self._known[node.name]  # what runs there goes on
-        if not node.is_ready or node.is_cordoned:
+        if not node.takes_pods:
             return None
         addresses = {one["type"]: one["address"] for one in given["status"].get("addresses") or ()}
         self._gpus[node.name] = gpu_of(node)

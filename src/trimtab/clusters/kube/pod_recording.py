@@ -19,11 +19,10 @@ import orjson
 
 from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.mirror import Listener, Mirror
-from trimtab.clusters.kube.objects import GPUS, PODS, SHARE, WHOLE_GPU, Node, Pod
+from trimtab.clusters.kube.objects import GIB, PODS, SHARE, WHOLE_GPU, Node, Pod
 from trimtab.errors import UsageError
 from trimtab.traces.gateway_format import VERSION, file_name
 
-_GIB: Final = float(1 << 30)
 _RESOURCES: Final = ("cpu_cores", "ram_gib", "gpu_milli")
 _UNKNOWN_S: Final = 1.0  # of a class of which no pod has ended
 
@@ -48,7 +47,7 @@ class PodRecording(Listener):
         self._types: list[str] = []
         self._up: dict[str, bool] = {}
         self._classes: dict[tuple[Any, ...], str] = {}
-        self._demand: dict[str, list[float]] = {}
+        self._demand: dict[str, tuple[float, float, float]] = {}
         self._served_by: dict[str, list[int]] = {}
         self._seconds: dict[tuple[str, str], list[float]] = defaultdict(
             list
@@ -86,7 +85,7 @@ class PodRecording(Listener):
         """Note a node that came, went, or takes pods no more."""
         ledger, at_s = self._mirror.ledger, self._now_s()
         j = ledger.index.get(name)
-        is_up = j is not None and _takes_pods(ledger.nodes[j])
+        is_up = j is not None and ledger.nodes[j].takes_pods
         was_up = self._up.get(name)
         if not self._is_headed or is_up == was_up:
             return
@@ -155,10 +154,10 @@ class PodRecording(Listener):
         """A node with the next position; what it offers is noted."""
         self._nodes[node.name] = len(self._nodes)
         self._types.append(node.type_name)
-        self._up[node.name] = _takes_pods(node)
+        self._up[node.name] = node.takes_pods
         has = node.allocatable
-        gpus = has.get(SHARE, 0) or WHOLE_GPU * sum(has.get(name, 0) for name in GPUS)
-        self._capacity.append([has.get("cpu", 0) / 1000.0, has.get("memory", 0) / _GIB, float(gpus)])
+        gpus = has.get(SHARE, 0) or WHOLE_GPU * node.gpus
+        self._capacity.append([has.get("cpu", 0) / 1000.0, has.get("memory", 0) / GIB, float(gpus)])
         self._price.append(node.usd_per_hour)
         return {
             "idx": self._nodes[node.name],
@@ -170,14 +169,13 @@ class PodRecording(Listener):
         }
 
     def _class_of(self, pod: Pod) -> str:
-        gpus = pod.share_milli + WHOLE_GPU * pod.gpus
-        demand = [pod.needs.get("cpu", 0) / 1000.0, pod.needs.get("memory", 0) / _GIB, float(gpus)]
+        demand = pod.demand
         suited = self._feasible.suited(pod)
         names = (self._mirror.ledger.nodes[j].name for j in np.flatnonzero(suited))
         served_by = sorted(self._nodes[name] for name in names if name in self._nodes)
         key = (*demand, *served_by)
         if key not in self._classes:
-            text = f"{demand[0]:g} cores, {demand[1]:g} GiB, {gpus / WHOLE_GPU:g} GPUs"
+            text = f"{demand[0]:g} cores, {demand[1]:g} GiB, {demand[2] / WHOLE_GPU:g} GPUs"
             same = sum(name.partition(" (")[0] == text for name in self._classes.values())
             name = self._classes[key] = f"{text} ({same + 1})" if same else text
             self._demand[name], self._served_by[name] = demand, served_by
@@ -213,7 +211,3 @@ class PodRecording(Listener):
             each for (name, _), all_of in self._seconds.items() if name == cls for each in all_of
         ]
         return float(np.mean(own)) if own else _UNKNOWN_S
-
-
-def _takes_pods(node: Node) -> bool:
-    return node.is_ready and not node.is_cordoned

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import GPUS, PODS, SHARE, WHOLE_GPU, Node, Pod
+from trimtab.clusters.kube.objects import GIB, GPUS, PODS, SHARE, WHOLE_GPU, Node, Pod
 from trimtab.domain.cluster import Cluster, ResourceName
 from trimtab.domain.needs import Degraded, Host, Need
 from trimtab.domain.options import Options
@@ -42,7 +42,6 @@ KUBERNETES: Final = Host(
 )
 _PROVIDED: Final = frozenset(KUBERNETES.provides)
 _RESOURCES: Final[tuple[ResourceName, ...]] = ("cpu_cores", "ram_gib", "gpu_milli", "gpu_gib")
-_GIB: Final = float(1 << 30)
 _PULL_GIB_PER_S: Final = 0.1  # of an image that a node lacks
 _SPARE: Final = 8  # rows for classes, images and pods that are yet to come, at least
 
@@ -206,7 +205,7 @@ class PolicyChoice:
         gpus = _gpu_milli(ledger.use)
         columns = (
             ledger.use("cpu") / 1000.0,
-            ledger.use("memory") / _GIB,
+            ledger.use("memory") / GIB,
             gpus,
             gpus / WHOLE_GPU * self._gpu_gib,
         )
@@ -220,13 +219,11 @@ def _gpu_milli(amount: Callable[[str], NDArray[np.int64]]) -> NDArray[np.float64
 
 def _demand(pod: Pod) -> tuple[float, ...]:
     """What a pod takes, in the resources of the View; memory of GPUs goes with GPUs."""
-    needs = pod.needs
-    gpus = needs.get(SHARE, 0) + WHOLE_GPU * pod.gpus
-    return needs.get("cpu", 0) / 1000.0, needs.get("memory", 0) / _GIB, float(gpus), 0.0
+    return *pod.demand, 0.0
 
 
 def _image_gib(nodes: Sequence[Node], image: str) -> float:
-    return max((node.images.get(image, 0) for node in nodes), default=0) / _GIB
+    return max((node.images.get(image, 0) for node in nodes), default=0) / GIB
 
 
 def _cluster(
@@ -240,7 +237,7 @@ def _cluster(
     classes, items = _with_spare(len(demands)), _with_spare(len(images))
     gpus = _gpu_milli(ledger.offered)
     memory = gpus / WHOLE_GPU * np.array([node.gpu_gib for node in nodes])
-    cores, ram_gib = ledger.offered("cpu") / 1000.0, ledger.offered("memory") / _GIB
+    cores, ram_gib = ledger.offered("cpu") / 1000.0, ledger.offered("memory") / GIB
     demand = np.zeros((classes, len(_RESOURCES)))
     demand[: len(demands)] = demands
     speeds = [speed for _, _, speed, _ in types]

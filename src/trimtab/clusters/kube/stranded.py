@@ -8,11 +8,10 @@ from typing import Final
 import numpy as np
 
 from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import GPUS, SHARE, WHOLE_GPU, Pod
+from trimtab.clusters.kube.objects import GIB, GPUS, WHOLE_GPU, Pod
 from trimtab.compiled.kernel import interpreted
 from trimtab.policies.resource_aware.fragmentation_gradient import fragment_memory, fragments
 
-_GIB: Final = float(1 << 30)
 _COUNTED: Final = 2  # position of GPUs among the resources
 _KINDS: Final = 64  # the most frequent ones
 
@@ -50,15 +49,14 @@ class Stranded:
 
     def _left(self, j: int) -> np.ndarray:
         ledger = self._ledger
-        return np.array([ledger.left("cpu")[j] / 1000.0, ledger.left("memory")[j] / _GIB])
+        return np.array([ledger.left("cpu")[j] / 1000.0, ledger.left("memory")[j] / GIB])
 
     def _devices(self, j: int) -> list[float]:
         name = self._ledger.nodes[j].name
         if left := self._ledger.devices_left(name):
             return [float(each) for each in left]
         free = sum(int(self._ledger.left(gpu)[j]) for gpu in GPUS)
-        many = sum(self._ledger.nodes[j].allocatable.get(gpu, 0) for gpu in GPUS)
-        return [float(WHOLE_GPU) if d < free else 0.0 for d in range(many)]
+        return [float(WHOLE_GPU) if d < free else 0.0 for d in range(self._ledger.nodes[j].gpus)]
 
     def _of(self, j: int, kinds: dict[Kind, int], left: np.ndarray, devices: list[float]) -> float:
         demand = np.array([kind[:3] for kind in kinds])
@@ -73,11 +71,10 @@ class Stranded:
 
 
 def _kind(pod: Pod) -> Kind:
-    milli = pod.needs.get(SHARE, 0) + WHOLE_GPU * pod.gpus
-    cores, gib = pod.needs.get("cpu", 0) / 1000.0, pod.needs.get("memory", 0) / _GIB
-    return (cores, gib, float(milli), 1) if 0 < milli < WHOLE_GPU else (
-        cores, gib, float(WHOLE_GPU) if milli else 0.0, milli // WHOLE_GPU
-    )  # fmt: skip
+    cores, gib, milli = pod.demand
+    if 0 < milli < WHOLE_GPU:
+        return cores, gib, milli, 1
+    return cores, gib, float(WHOLE_GPU) if milli else 0.0, pod.gpu_milli // WHOLE_GPU
 
 
 def _taken(devices: list[float], ask: float, many: int) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from trimtab.clusters.kube.api import Json
-from trimtab.clusters.kube.objects import GPUS, Node, amounts
+from trimtab.clusters.kube.objects import GIB, GPUS, Node, amounts
 from trimtab.errors import UsageError
 from trimtab.live.program_host import HostNode, Program
 from trimtab.validation.base import Positive, Spec
@@ -19,7 +19,6 @@ from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 FILE: Final = "kube.yaml"
 DRIVER: Final = "trimtab.io/driver"  # label of the pods and of the Lease of one process that runs programs
-GIB: Final = 1 << 30
 _STUCK: Final = (  # reasons of a container that waits and will not begin
     "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
     "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
