@@ -10,6 +10,8 @@ The gateway writes by these types, and `gateway_recording` reads by them. This m
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypedDict, get_args
 
@@ -94,6 +96,11 @@ class ClassRow(TypedDict):
     fixed_s: Mapping[str, float]
     unit_s: Mapping[str, float]
     served_by: Sequence[int] | None  # positions of nodes; None = all of the types above
+
+
+def new_recording_id() -> str:
+    """Start time and a random part, so that two starts within a second give two recordings."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
 
 
 def file_name(recording: str, worker: int, number: int) -> str:

@@ -7,7 +7,6 @@ are its mean seconds on nodes of a type. What is not in a trace: names of pods a
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.objects import GIB, PODS, SHARE, WHOLE_GPU, Node, Pod
 from trimtab.errors import UsageError
-from trimtab.traces.gateway_format import VERSION, file_name
+from trimtab.traces.gateway_format import VERSION, file_name, new_recording_id
 
 _RESOURCES: Final = ("cpu_cores", "ram_gib", "gpu_milli")
 _UNKNOWN_S: Final = 1.0  # of a class of which no pod has ended
@@ -34,11 +33,11 @@ class PodRecording(Listener):
         """Raises UsageError where the folder cannot be written."""
         self._mirror, self._feasible = mirror, Feasibility(mirror.ledger)
         self._begun_s, self._begun_wall_s = time.monotonic(), time.time()
-        started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        self.path = folder / file_name(f"{started}-{secrets.token_hex(4)}", 0, 1)
+        self._recording = new_recording_id()
+        path = folder / file_name(self._recording, 0, 1)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             expected = "a folder that can be written"
             raise UsageError(str(error), field="--record", value=str(folder), expected=expected) from error
@@ -69,7 +68,7 @@ class PodRecording(Listener):
             record="head",
             at_s=0.0,
             format=VERSION,
-            recording=self.path.name.split("-w")[0].removeprefix("trimtab-"),
+            recording=self._recording,
             worker=0,
             process=os.getpid(),
             started_utc=datetime.now(UTC).isoformat(timespec="seconds"),

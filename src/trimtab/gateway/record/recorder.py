@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,14 @@ from trimtab.gateway.record.recorded_rows import (
     signals_row,
     state_line,
 )
-from trimtab.traces.gateway_format import FILE_NAME, NODE_EVENTS, NodeEvent, RecordName, file_name
+from trimtab.traces.gateway_format import (
+    FILE_NAME,
+    NODE_EVENTS,
+    NodeEvent,
+    RecordName,
+    file_name,
+    new_recording_id,
+)
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # loads numba
@@ -342,11 +348,6 @@ class Recorder(Observer, DecisionListener):
         begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
         head = head_line(snapshot, at_s, self.recording, begun_utc)
         self._first_lines = head + state_line(snapshot, at_s, self.begun_s)
-
-
-def new_recording_id() -> str:
-    """Start time and a random part, so that two starts within a second give two recordings."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
 
 
 class NodeEvents(FleetListener):
