@@ -14,6 +14,7 @@ import pytest
 
 from support.kubernetes.control_plane import (
     ControlPlane,
+    define,
     gpus_by_node,
     hollow_node,
     make_nodes,
@@ -126,18 +127,11 @@ def test_gangs_of_a_pod_group(plane: ControlPlane, trimtab: Trimtab) -> None:
     names = {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"}
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [version]}
-    plane.call("POST", crds, {"metadata": {"name": f"podgroups.{group}"}, "spec": spec})
     folder = f"/apis/{group}/v1alpha1/namespaces/default/podgroups"
-
-    def make_group() -> bool:
-        with contextlib.suppress(urllib.error.HTTPError):  # it is served a moment later
-            made = {"apiVersion": f"{group}/v1alpha1", "kind": "PodGroup", "metadata": {"name": "whole"}}
-            plane.call("POST", folder, made | {"spec": {"minMember": 2}})
-            return True
-        return False
-
-    wait_until(make_group)
+    define(plane, {"metadata": {"name": f"podgroups.{group}"}, "spec": spec}, folder)
     try:
+        made = {"apiVersion": f"{group}/v1alpha1", "kind": "PodGroup", "metadata": {"name": "whole"}}
+        plane.call("POST", folder, made | {"spec": {"minMember": 2}})
         nodes(plane, 1)
         trimtab.scheduler()
         labels = {f"{group}/pod-group": "whole"}
