@@ -77,7 +77,6 @@ class PickedExchange(ClientExchange):
         "_picker",
         "_waiter",
         "observer",
-        "over",
         "response_id",
         "submitted",
         "subset",
@@ -90,7 +89,7 @@ class PickedExchange(ClientExchange):
         self.method, self.target = head.method, head.target
         self.path = head.target.partition(b"?")[0].decode("latin-1")
         self.subset: frozenset[int] | None = None
-        self.submitted = self.over = False
+        self.submitted = False
         self.observer: ResponseObserver | None = None
         self.response_id = ""
         self._picker = picker
@@ -128,6 +127,11 @@ class PickedExchange(ClientExchange):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    @property
+    def over(self) -> bool:
+        """Whether its outcome is known."""
+        return self.outcome is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -221,7 +225,7 @@ class PickedExchange(ClientExchange):
         status = self.response_status
         cause = self._failure or (cause_of_status(status, attempt.node) if status >= 429 else None)
         if cause is None:
-            self.over, self.outcome = True, Outcome.DONE
+            self.outcome = Outcome.DONE
             self._picker.done(self)
             return
         attempt.cause = cause
@@ -240,7 +244,7 @@ class PickedExchange(ClientExchange):
 
     def finish(self, outcome: Outcome) -> None:
         """It is over."""
-        self.over, self.outcome = True, outcome
+        self.outcome = outcome
         self.ended_s = self._picker.loop.time()
         self.settle_limits()
         self._picker.tell_ended(self)
