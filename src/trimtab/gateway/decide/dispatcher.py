@@ -150,10 +150,7 @@ class PolicyDispatcher(FleetListener):
         if exchange.subset is not None:
             self._submit_within(exchange, pool, exchange.subset, kept_from)
         elif pool.reads_prefix:  # decide at once: policies see the prefix of one request at a time
-            matched = self._affinity.show_prefix(exchange, pool)
-            self._enter(exchange, pool, kept_from, now_s)
-            exchange.matched = matched
-            self.decide()
+            self._enter_alone(exchange, pool, kept_from, now_s)
         else:
             self._enter(exchange, pool, kept_from, now_s)
 
@@ -168,10 +165,7 @@ class PolicyDispatcher(FleetListener):
         hidden = [j for j in range(len(live.nodes.up)) if live.nodes.up[j] == 1 and j not in subset]
         for j in hidden:
             live.switch(j, False, now_s)
-        matched = self._affinity.show_prefix(exchange, pool) if pool.reads_prefix else NO_BLOCKS
-        self._enter(exchange, pool, kept_from, now_s)
-        exchange.matched = matched
-        self.decide()
+        self._enter_alone(exchange, pool, kept_from, now_s)
         is_waiting = exchange.node_idx < 0 and pool.exchanges.get(exchange.row) is exchange
         if is_waiting:
             self.abort(exchange)
@@ -180,6 +174,15 @@ class PolicyDispatcher(FleetListener):
         self.turn(pool, now_s)
         if is_waiting:
             exchange.refuse(self._requests.no_node(pool))
+
+    def _enter_alone(
+        self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float
+    ) -> None:
+        """Decide about a request in a turn of its own."""
+        matched = self._affinity.show_prefix(exchange, pool) if pool.reads_prefix else NO_BLOCKS
+        self._enter(exchange, pool, kept_from, now_s)
+        exchange.matched = matched
+        self.decide()
 
     def _enter(self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float) -> None:
         of = self.registry.class_of(exchange) or self._add_class(exchange)
