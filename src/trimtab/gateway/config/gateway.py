@@ -86,7 +86,7 @@ class GatewayConfig(Spec):
     insecure_no_auth: bool = Field(False, description="serve clients without keys")
     nodes: tuple[NodeEntry, ...] = Field((), description="backends")
     discovery: DiscoverySpec = Field(
-        DiscoverySpec(), description="backends found by DNS or in a watched file"
+        DiscoverySpec(), description="backends found by DNS, in Kubernetes or in a watched file"
     )
     registration: RegistrationSpec = Field(RegistrationSpec(), description="backends added by the admin API")
     maintenance: tuple[MaintenanceSpec, ...] = Field((), description="planned outages of nodes")
