@@ -1,4 +1,4 @@
-"""`trimtab serve`: sockets, event loop, demonstration, and the text that the command prints."""
+"""`trimtab serve` and `trimtab epp`: sockets, demonstration, and the text that the commands print."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trimtab.gateway.app.process_memory import collect_later
 from trimtab.gateway.config import GatewayConfig, Overrides
 from trimtab.gateway.config.node_entries import NodeEntry
 from trimtab.gateway.config.types import HostPort
+from trimtab.gateway.nodes.address import with_port
 from trimtab.gateway.tenancy.tenants import ShownKeys, with_new_keys
 from trimtab.live.event_loop import new_runner
 
@@ -89,7 +90,7 @@ def pick(config: GatewayConfig, *, reload: Reload, quiet: bool = False) -> None:
         listening(config.admin_address, "admin.listen") as admin,
         new_runner() as runner,
     ):
-        address = _url(proxy).replace("http", "grpc" if config.picker.tls is None else "grpcs")
+        address = _url(proxy, "grpc" if config.picker.tls is None else "grpcs")
 
         def ready(link: str) -> None:
             if not quiet:
@@ -211,7 +212,5 @@ def _bearer(key: str) -> str:
     return f" -H 'Authorization: Bearer {key}'"
 
 
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+def _url(listening: socket.socket, scheme: str = "http") -> str:
+    return f"{scheme}://{with_port(*listening.getsockname()[:2])}"

@@ -16,7 +16,7 @@ from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.picker_entries import PickerTlsSpec
 from trimtab.gateway.model import ObserverCalls
-from trimtab.gateway.nodes.address import parse_base
+from trimtab.gateway.nodes.address import parse_base, with_port
 from trimtab.gateway.picker.ext_proc_messages import (
     NOT_SERVING,
     SERVING,
@@ -84,9 +84,8 @@ class PickerPlane:
         Raises ConfigError if the address is taken.
         """
         config = self._core.config
-        host, port = listening.getsockname()[:2]
+        address = with_port(*listening.getsockname()[:2])
         listening.close()
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         options = [
             ("grpc.so_reuseport", int(config.reuse_port)),
             ("grpc.max_receive_message_length", config.limits.body_bytes + MESSAGE_BYTES),

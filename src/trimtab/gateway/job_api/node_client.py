@@ -10,6 +10,7 @@ import aiohttp
 from yarl import URL
 
 from trimtab.gateway.model import Cause, Node
+from trimtab.gateway.nodes.address import with_port
 from trimtab.gateway.nodes.node_calls import LazySession
 
 PIECE_BYTES = 65_536
@@ -76,9 +77,8 @@ class NodeClient:
 
 
 def _url(node: Node, target: str) -> URL:
-    host = f"[{node.host}]" if ":" in node.host else node.host
-    scheme = "https" if node.tls else "http"
-    return URL(f"{scheme}://{host}:{node.port}{node.base_path.rstrip('/')}{target}", encoded=True)
+    scheme, address = "https" if node.tls else "http", with_port(node.host, node.port)
+    return URL(f"{scheme}://{address}{node.base_path.rstrip('/')}{target}", encoded=True)
 
 
 def _headers(node: Node) -> dict[str, str]:

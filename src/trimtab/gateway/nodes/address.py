@@ -51,8 +51,7 @@ class Address:
     @property
     def url(self) -> str:
         """The URL to connect to."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.path}"
+        return f"{'https' if self.tls else 'http'}://{with_port(self.host, self.port)}{self.path}"
 
     @property
     def host_header(self) -> str:
@@ -64,6 +63,11 @@ class Address:
     def is_same_origin(self, other: Address) -> bool:
         """Whether both are one server: only then may they share credentials."""
         return (self.host, self.port, self.tls) == (other.host, other.port, other.tls)
+
+
+def with_port(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_url(url: str, *, field: str = "url") -> Address:

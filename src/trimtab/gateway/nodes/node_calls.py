@@ -12,7 +12,7 @@ import orjson
 from yarl import URL
 
 from trimtab.gateway.model import Node
-from trimtab.gateway.nodes.address import Address
+from trimtab.gateway.nodes.address import Address, with_port
 from trimtab.gateway.nodes.load_hooks import HookCall, Probe
 
 _PIECE_BYTES = 65536
@@ -154,8 +154,8 @@ class HookClient:
         await self._session.close()
 
     async def _ask(self, node: Node, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        host = f"[{node.host}]" if ":" in node.host else node.host
-        url = f"{'https' if node.tls else 'http'}://{host}:{node.port}{node.base_path}{path}"
+        scheme = "https" if node.tls else "http"
+        url = f"{scheme}://{with_port(node.host, node.port)}{node.base_path}{path}"
         headers = {} if body is None else {"Content-Type": "application/json"}
         if node.authorization:
             headers["Authorization"] = node.authorization.decode("latin-1")

@@ -28,6 +28,7 @@ from trimtab.gateway.model import (
     Outcome,
     Refusal,
 )
+from trimtab.gateway.nodes.address import with_port
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.picker import answers
 from trimtab.gateway.picker.answers import GO_ON, NAMESPACE
@@ -95,7 +96,7 @@ def is_address(host: str) -> bool:
 
 def endpoint_of(node: Node) -> str:
     """A node's `ip:port`; IPv6 in brackets."""
-    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
+    return with_port(node.host, node.port)
 
 
 class Picker:
