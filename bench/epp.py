@@ -33,7 +33,7 @@ from bench.live.traffic import segment
 from bench.machine import machine
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
-from support.backends import launched
+from support.backends import end_process, launched
 from support.envoy import HEADERS_ONLY, changed, free_port, program_path
 from support.waiting import wait_until
 
@@ -78,12 +78,7 @@ def process(folder: Path, log: str, *command: str) -> Iterator[subprocess.Popen[
     try:
         yield started
     finally:
-        started.terminate()
-        try:
-            started.wait(30.0)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
+        end_process(started, 30.0)
 
 
 def picker(

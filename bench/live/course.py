@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 
 from bench.live.traffic import FIXED_S, NODES, SPEEDS, UNIT_S, Asked, Floats, Traffic
-from support.backends import BackendProcess, Options, launched
+from support.backends import BackendProcess, Options, end_process, launched
 from support.backends.answers import FACTOR
 
 KEY: Final = "sk-live-0123456789abcdef"
@@ -120,17 +120,8 @@ def _start(
             stdout=said,
             stderr=said,
         )
-    stack.callback(_end, process)
+    stack.callback(end_process, process, END_S)
     return process, folder
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _ready(policy: str, process: subprocess.Popen[bytes], folder: Path) -> Contestant:

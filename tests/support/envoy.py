@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.backends import end_process
 from support.waiting import wait_until
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "envoy.yaml"
@@ -123,12 +124,7 @@ def envoy(folder: Path, picker: int, backends: Sequence[int], **changes: Any) ->
         wait_until(lambda: _listens(running, port), timeout_s=START_S)
         yield running
     finally:
-        process.terminate()
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, 10.0)
 
 
 def _listens(running: Envoy, port: int) -> bool:

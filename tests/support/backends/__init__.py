@@ -4,6 +4,7 @@
 """
 
 from support.backends.children import BackendProcess as BackendProcess
+from support.backends.children import end_process as end_process
 from support.backends.children import launch as launch
 from support.backends.children import launch_all as launch_all
 from support.backends.children import launched as launched

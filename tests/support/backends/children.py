@@ -47,7 +47,7 @@ class BackendProcess:
 
     def stop(self) -> None:
         """End it, by force where it does not end within seconds. Safe to call again."""
-        _end(self.process)
+        end_process(self.process)
 
     def set_faults(self, *rules: Mapping[str, object]) -> None:
         """Put these rules (see faults.py) in the place of those in force; none = no faults."""
@@ -91,7 +91,7 @@ def launch_all(wanted: Sequence[Options]) -> tuple[BackendProcess, ...]:
         urls = [_url_of(process, deadline_s) for process in processes]
     except BaseException:
         for process in processes:
-            _end(process)
+            end_process(process)
         raise
     return tuple(map(BackendProcess, wanted, urls, processes))
 
@@ -137,11 +137,12 @@ def _url_of(process: subprocess.Popen[bytes], deadline_s: float) -> str:
     return str(json.loads(line)["url"])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes], within_s: float = STOP_TIMEOUT_S) -> None:
+    """End a process, by force where it does not end within this time. Safe to call again."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(within_s)
         except subprocess.TimeoutExpired:  # it is frozen, perhaps
             process.kill()
             process.wait()
