@@ -107,7 +107,7 @@ class ActorPools:
         known = await asyncio.to_thread(machines)
         worker_placement.check_room(self._nodes, known, self._here)
         await self._until_free(known)
-        found = [worker_placement.machine_of(node, known, self._here) for node in self._nodes]
+        found = [worker_placement.machine_of(node.machine, known, self._here) for node in self._nodes]
         self.machines = [machine.name for machine in found if machine is not None]
         stores = {m.id: m.resources.get("object_store_memory", 0.0) for m in found if m is not None}
         self.store_bytes = sum(stores.values())
@@ -138,7 +138,7 @@ class ActorPools:
     async def _started(self, node: int) -> RayWorker:
         """A worker that is ready. Raises OSError."""
         known = await asyncio.to_thread(machines)
-        machine = worker_placement.machine_of(self._nodes[node], known, self._here)
+        machine = worker_placement.machine_of(self._nodes[node].machine, known, self._here)
         if machine is None:
             raise ConnectionError(f"machine {self._nodes[node].machine} is gone")
         if machine.name not in self._watches or self._watches[machine.name][0] != machine.id:

@@ -36,7 +36,6 @@ from trimtab.live.program_host import (
     Told,
     Troubled,
 )
-from trimtab.live.stage_backend import StageNode
 from trimtab.live.this_machine import command_here
 
 START_S: Final = 60.0  # for an actor to start: its machine may have to be freed first
@@ -75,7 +74,7 @@ class RayHost:
             self._is_connected = True
         known, here = connection.machines(), connection.own_machine_id()
         self.driver_address = next(m.address for m in known if m.id == here)
-        named = {m.id: name for name in self._wanted if (m := _machine(name, known, here)) is not None}
+        named = {m.id: name for name in self._wanted if (m := machine_of(name, known, here)) is not None}
         found = [host_node(machine, named.get(machine.id, machine.name)) for machine in known]
         self._known = {node.name: node for node in found}
         return found
@@ -111,7 +110,7 @@ class RayHost:
             here = await asyncio.to_thread(connection.own_machine_id)
         except Exception as error:  # Ray raises many kinds
             raise ConnectionError(f"the Ray cluster does not answer: {error}") from error
-        machine = _machine(node.name, known, here)
+        machine = machine_of(node.name, known, here)
         if machine is None:
             raise ConnectionError(f"there is no machine {node.name} in the Ray cluster")
         reserved = program.reserves
@@ -150,10 +149,6 @@ def host_node(machine: Machine, name: str) -> HostNode:
     cpus = amounts.get("CPU", 0.0)
     capacity = {"cpu": cpus, "gpu": amounts.get("GPU", 0.0), "memory_gib": amounts.get("memory", 0.0) / _GIB}
     return HostNode(name, int(cpus), capacity, machine.labels, machine.address)
-
-
-def _machine(name: str, known: Sequence[Machine], here: str) -> Machine | None:
-    return machine_of(StageNode(name, 1, machine=name), known, here)
 
 
 class ActorLink:

@@ -30,12 +30,12 @@ def pools_of(machines: Sequence[Machine]) -> list[StageNode]:
     return pools
 
 
-def machine_of(node: StageNode, machines: Sequence[Machine], here: str) -> Machine | None:
-    """The machine of a pool, by its name, or by the beginning of its id; None = there is none."""
-    if node.machine in HERE:
+def machine_of(name: str, machines: Sequence[Machine], here: str) -> Machine | None:
+    """The machine of this name, or whose id begins so; None = there is none."""
+    if name in HERE:
         return next((m for m in machines if m.id == here), None)
-    exact = next((m for m in machines if m.name == node.machine), None)
-    return exact or next((m for m in machines if m.id.startswith(node.machine)), None)
+    exact = next((m for m in machines if m.name == name), None)
+    return exact or next((m for m in machines if m.id.startswith(name)), None)
 
 
 def share_of(node: StageNode) -> dict[str, float]:
@@ -71,7 +71,7 @@ def check_room(nodes: Sequence[StageNode], machines: Sequence[Machine], here: st
     missing = [
         f"{node.name}: there is no machine {node.machine}"
         for node in nodes
-        if machine_of(node, machines, here) is None
+        if machine_of(node.machine, machines, here) is None
     ]
     missing += too_little(nodes, machines, here, {machine.id: machine.resources for machine in machines})
     if missing:
@@ -90,7 +90,7 @@ def too_little(
     """The shortages of machines for all pools together, by these amounts for each Ray node."""
     found = []
     for machine in machines:
-        there = [node for node in nodes if machine_of(node, machines, here) is machine]
+        there = [node for node in nodes if machine_of(node.machine, machines, here) is machine]
         for name in sorted({name for node in there for name in share_of(node)}):
             wanted = sum(node.slots * share_of(node).get(name, 0.0) for node in there)
             has = _amount(amounts.get(machine.id, {}), name, machine)
