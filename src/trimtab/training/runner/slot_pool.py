@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trimtab.errors import UsageError
-from trimtab.live.program_host import LOCAL_ADDRESS, Host, HostNode
+from trimtab.live.program_host import LOCAL_ADDRESS, PYTHON, Host, HostNode
 from trimtab.training.runner.node_program import (
     NodeEvents,
     NodeProgram,
@@ -27,7 +27,6 @@ LONGEST_S: Final = 30.0
 _STARTS: Final = "starts a program"  # name of tasks
 
 PLAIN: Final[Warm] = ("", ())
-NODES_PYTHON: Final = "python"  # as the word of a command: the one that runs the node's program
 
 
 class PoolEvents(NodeEvents, Protocol):
@@ -49,7 +48,7 @@ def warm_program(command: Sequence[str], preload: Sequence[str]) -> Warm:
         return PLAIN
     if command[1].startswith("-") and not (command[1] == "-m" and len(command) > 2):
         return PLAIN
-    if command[0] == NODES_PYTHON:
+    if command[0] == PYTHON:
         return "", tuple(preload)
     python = shutil.which(command[0])
     return (python, tuple(preload)) if python else PLAIN
