@@ -232,4 +232,3 @@ class SlotPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(program.stop() for program in self._programs.values()))
         self._programs.clear()
-        await self._host.close()

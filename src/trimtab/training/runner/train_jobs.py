@@ -88,10 +88,10 @@ async def _train(
 ) -> RunOutcome:
     running: list[TrainingHost] = []
     ledger = RunLedger(runs, lambda error: running[0].ledger_failed(error) if running else None)
-    wanted: Mapping[str, int] = {}
+    nodes: Host | None = None
     if choice.listed is not None:
         wanted = choice.slots or choice.listed.slots
-    nodes = None if choice.listed is None else hosts(choice.on or HERE, wanted)
+        nodes = hosts(choice.on or HERE, wanted)
     await ledger.open()
     try:
         if choice.listed is None or nodes is None:
@@ -122,6 +122,8 @@ async def _train(
         recording = recorded(run, decisions, host.records(), folder, again, simulated, cancelled)
         return RunOutcome(run.id, state, recording)
     finally:
+        if nodes is not None:
+            await nodes.close()
         await ledger.close()
 
 
@@ -145,19 +147,15 @@ async def _settings(
     if choice.clock is not None:
         rules = rules.model_copy(update={"clock": choice.clock})
     policy = canonical_allocator(choice.policy)
-    try:
-        found = await _slots_on(host, choice.on or HERE, wanted, cuda=listed.cuda)
-        listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
-        told, on = rules.model_dump(mode="json"), choice.on or HERE
-        nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
-        settings = RunSettings(
-            policy, found.slots, choice.name, found.cuda, on, told, nodes, all_nodes=not wanted
-        )
-        refuse_too_large(listed)
-        decisions_of(KnownRun("", settings, listed))
-    except BaseException:
-        await host.close()
-        raise
+    found = await _slots_on(host, choice.on or HERE, wanted, cuda=listed.cuda)
+    listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
+    told, on = rules.model_dump(mode="json"), choice.on or HERE
+    nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
+    settings = RunSettings(
+        policy, found.slots, choice.name, found.cuda, on, told, nodes, all_nodes=not wanted
+    )
+    refuse_too_large(listed)
+    decisions_of(KnownRun("", settings, listed))
     return listed, settings
 
 
