@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any
 
+from trimtab.live.dial import command_here
 from trimtab.live.dialled import DialIn, DialledLink
 from trimtab.live.program_host import (
     LOCAL_ADDRESS,
@@ -21,7 +22,6 @@ from trimtab.live.program_host import (
     Told,
     Troubled,
 )
-from trimtab.live.this_machine import command_here
 
 
 class FarHost:
@@ -63,7 +63,7 @@ class FarHost:
         link: DialledLink = self._dial_in.expect(f"a program on {node.name}", events)
         there = link.on_node(program, f"{self.driver_address}:{self._dial_in.port}")
         process = subprocess.Popen(
-            command_here(there),
+            command_here(there.argv),
             env={**os.environ, **self.env, **there.env},
             start_new_session=True,
             stdin=subprocess.DEVNULL,

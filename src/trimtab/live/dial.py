@@ -5,7 +5,7 @@
 The environment has the word that the program is expected with (TRIMTAB_DIAL), and the seconds that it may go
 on for when its socket has ended (TRIMTAB_DIAL_GRACE_S). One connection becomes the program's standard input.
 The other carries lines: signals there, how the program ended back. See `dialled.py`.
-Standard library only.
+Standard library only, with what `program_host.py` says.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+
+from trimtab.live.program_host import PYTHON
 
 WORD, GRACE_S = "TRIMTAB_DIAL", "TRIMTAB_DIAL_GRACE_S"  # names of variables
 DATA, CONTROL = b"data", b"control"
@@ -29,21 +32,29 @@ def main() -> None:
     environment = dict(os.environ)
     word, grace_s = environment.pop(WORD).encode(), float(environment.pop(GRACE_S, "0"))
     to = host.strip("[]"), int(port)
-    first, *words = sys.argv[2:]
-    command = [sys.executable if first == "python" else first, *words]
     data, control = (_connected(to, word, role) for role in (DATA, CONTROL))
     try:
         with data:
-            program = subprocess.Popen(command, stdin=data.fileno(), env=environment)
+            program = subprocess.Popen(command_here(sys.argv[2:]), stdin=data.fileno(), env=environment)
     except OSError as error:
         control.sendall(f"as it could not start: {error}\n".encode())
         sys.exit(127)
     threading.Thread(target=_obey, args=(control, program, grace_s), daemon=True).start()
     code = program.wait()
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
     with contextlib.suppress(OSError):  # nobody is there to hear it
-        control.sendall(f"{how}\n".encode())
+        control.sendall(f"{how_it_ended(code)}\n".encode())
     sys.exit(128 - code if code < 0 else code)
+
+
+def command_here(argv: Sequence[str]) -> list[str]:
+    """The command of a program on this machine: PYTHON is this Python."""
+    first, *words = argv
+    return [sys.executable if first == PYTHON else first, *words]
+
+
+def how_it_ended(code: int) -> str:
+    """How a process of this code has ended."""
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
 
 
 def _connected(to: tuple[str, int], word: bytes, role: bytes) -> socket.socket:

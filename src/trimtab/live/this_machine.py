@@ -8,10 +8,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
-from trimtab.live.program_host import NO_SLOTS, PYTHON, HostNode, Link, Program, ProgramEvents, Told, Troubled
+from trimtab.live.dial import command_here, how_it_ended
+from trimtab.live.program_host import NO_SLOTS, HostNode, Link, Program, ProgramEvents, Told, Troubled
 
 
 class ThisMachine:
@@ -56,7 +56,7 @@ class ProcessLink(asyncio.Protocol):
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    command_here(program),
+                    command_here(program.argv),
                     stdin=theirs.fileno(),
                     start_new_session=True,  # Ctrl-C is the host's to handle
                     env={**os.environ, **program.env},
@@ -105,17 +105,4 @@ class ProcessLink(asyncio.Protocol):
         if not self._is_stopped:
             self._process.kill()  # the socket is closed only after this: one that lives would wait for that
         code = self._process.poll() if self._is_stopped else self._process.wait()
-        self._events.ended(_how(code))
-
-
-def command_here(program: Program) -> list[str]:
-    """The command of a program on this machine, under this Python."""
-    first, *words = program.argv
-    return [sys.executable if first == PYTHON else first, *words]
-
-
-def _how(code: int | None) -> str:
-    """How a process has ended; None = it was stopped, and may not have ended yet."""
-    if code is None:
-        return "as it was stopped"
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        self._events.ended("as it was stopped" if code is None else how_it_ended(code))

@@ -26,6 +26,7 @@ from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
+from trimtab.live.dial import command_here
 from trimtab.live.program_host import (
     LOCAL_ADDRESS,
     NO_SLOTS,
@@ -36,7 +37,6 @@ from trimtab.live.program_host import (
     Told,
     Troubled,
 )
-from trimtab.live.this_machine import command_here
 
 START_S: Final = 60.0  # for an actor to start: its machine may have to be freed first
 LOOK_S: Final = 2.0  # between two looks at the machines
@@ -241,7 +241,7 @@ class ProgramActor:
         with theirs:
             starter = await asyncio.to_thread(
                 subprocess.run,
-                ["/bin/sh", "-c", _DETACHED, "sh", *command_here(program)],
+                ["/bin/sh", "-c", _DETACHED, "sh", *command_here(program.argv)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 env={**_environment(), **program.env},
