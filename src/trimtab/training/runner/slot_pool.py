@@ -189,7 +189,8 @@ class SlotPool:
 
     def _lost(self, node_idx: int) -> None:
         """The program of a node has ended: so have its ranks, and the node is gone."""
-        del self._programs[node_idx]
+        if self._programs.pop(node_idx, None) is None:
+            return  # its node has gone before
         self.is_up[node_idx] = False
         self._events.node_changed(node_idx, False, f"node {self.names[node_idx]} is gone")
         for key in [key for key, j in self._of_rank.items() if j == node_idx]:
