@@ -53,6 +53,19 @@ def test_what_is_found_is_taken_by_other_commands(cli: Cli, tuned: Path, tmp_pat
     assert again.stdout.startswith("equal: all ")
 
 
+def test_results_know_a_policy_of_the_catalogue_without_the_file(cli: Cli, tmp_path: Path) -> None:
+    given = tmp_path / "tuned.yaml"
+    given.write_text("policy: late-binding(ageing=1.2)\n")
+    compared = cli(
+        *("compare", "tiny", "--policy", "tuned.yaml", "--policy", "random", "--seeds", 2),
+        *("--no-sweep", "--jobs", 1, "--out", "compared"),
+    )
+    assert compared.exit_code == 0, compared.stderr
+    given.unlink()
+    again = cli("rerun", "compared", "--jobs", 1)
+    assert again.exit_code == 0, again.stderr
+
+
 def test_the_gateway_takes_it_from_its_folder(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "tuned.yaml").write_text("policy: late-binding(ageing=1.2)\n")

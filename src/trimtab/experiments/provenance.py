@@ -46,9 +46,10 @@ def _path(value: Any) -> Any:
 
 
 def _absolute_spec(name: str) -> str:
-    """A policy's name; one in a file with the whole path, one of `trimtab tune` as its file spells it."""
-    file, colon, rest = spelled(name).partition(".py:")
-    return f"{Path(file).absolute()}{colon}{rest}" if colon else name
+    """A policy as it is spelled, one of `trimtab tune` too; one in a file with the whole path."""
+    spec = spelled(name)
+    file, colon, rest = spec.partition(".py:")
+    return f"{Path(file).absolute()}{colon}{rest}" if colon else spec
 
 
 def _command() -> list[str] | None:
