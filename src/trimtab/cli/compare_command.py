@@ -20,6 +20,7 @@ from trimtab.cli.shared_options import (
     Quiet,
     ScenarioOptions,
     Simulations,
+    SimulationsOn,
     Slo,
     TraceRows,
     out_option,
@@ -73,13 +74,7 @@ def compare(
         ),
     ] = None,
     jobs: Simulations = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            help="Where simulations run: processes of this machine, ray, or ray://HOST:PORT.",
-            metavar="PLACE",
-        ),
-    ] = "processes",
+    on: SimulationsOn = "processes",
     sort: Annotated[
         str | None,
         typer.Option(

@@ -48,6 +48,14 @@ Simulations: TypeAlias = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Simulations at a time.  [dim]Default: one per core[/dim]"),
 ]
+SimulationsOn: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        help="Where simulations run: processes of this machine, ray, or ray://HOST:PORT.",
+        metavar="PLACE",
+    ),
+]
 Slo: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -16,6 +16,7 @@ from trimtab.cli.shared_options import (
     Json,
     Quiet,
     Simulations,
+    SimulationsOn,
     TraceRows,
     out_option,
     policy_option,
@@ -79,13 +80,7 @@ def tune(
     ] = 96,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of all runs.")] = 0,
     jobs: Simulations = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            help="Where simulations run: processes of this machine, ray, or ray://HOST:PORT.",
-            metavar="PLACE",
-        ),
-    ] = "processes",
+    on: SimulationsOn = "processes",
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Go on from the finished runs of an interrupted tuning."),
