@@ -15,10 +15,7 @@ from trimtab.experiments.serving.serving_kind import Serving, ServingInputs
 from trimtab.experiments.tuning.request_values import FAMILIES, LEAST, family_of, measured_names, statistic
 from trimtab.metrics import Records
 
-TRAINED, VALIDATED = (
-    0.5,
-    0.75,
-)  # ends of the parts, as shares of the requests by arrival; the rest is the test
+TRAINED, VALIDATED = 0.5, 0.75  # where parts end, as shares of the requests by arrival; the rest is the test
 LEAST_REQUESTS: Final = round(LEAST / (1.0 - VALIDATED))
 
 

@@ -66,7 +66,7 @@ class Space:
 
     def given(self) -> dict[str, float]:
         """The values of the policy as it was given."""
-        return {axis.title: _value(self._decider, axis) for axis in self.axes}
+        return self.read(self.spec)
 
     def values(self, point: Floats) -> dict[str, float]:
         """Parameter → its value at a point [axes]."""

@@ -210,7 +210,7 @@ def tune_policy(
     check_place(on)
     space = Space(policy)
     check_length(scenario)
-    runs = _Runs(scenario, space.spec, goal, out, resume, jobs, on, progress)
+    runs = _Runs(scenario, space.spec, out, resume, jobs, on, progress)
     runs.expect(candidates, seed)
     runs.prepare(notice)
     return _Search(space, goal, runs, candidates, seed).tuning()
@@ -313,14 +313,13 @@ class _Runs:
         self,
         scenario: Scenario,
         base: str,
-        goal: Goal,
         out: Path | None,
         resume: bool,
         jobs: int | None,
         on: str,
         progress: Progress | None,
     ) -> None:
-        self.scenario, self.base, self.goal = scenario, base, goal
+        self.scenario, self.base = scenario, base
         self.out, self.resume, self.jobs, self.on, self.progress = out, resume, jobs, on, progress
         self.mode, self.done, self.kept, self.total = "auto", 0, 0, 0
         self.folders: list[Workfolder] = []
