@@ -77,9 +77,8 @@ class Options:
     join_s: NDArray[np.float64] | None = None  # [classes] to join the parts of a request; None = never split
     # [classes] share of its service that one more request of a batch costs; < 0 = not batched; None = none is
     batch_marginal_frac: NDArray[np.float64] | None = None
-    batch_fixed_once: NDArray[np.bool_] | None = (
-        None  # [classes] a batch takes `fixed_s` once; None = none does
-    )
+    # [classes] whether a batch takes `fixed_s` once; None = none does
+    batch_fixed_once: NDArray[np.bool_] | None = None
     faults: NDArray[np.void] | None = None  # FAULT [processes], background work among them
     outages: NDArray[np.void] | None = None  # OUTAGE [planned outages], those of `faults` that policies know
     # [resources] largest relative error of a report of what is used; None = reports are exact

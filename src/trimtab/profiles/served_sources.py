@@ -40,13 +40,12 @@ def fit_serving(
     if all(is_recording(path) for path in paths):
         rows = [part for path in paths for part in _recorded(path, fields)]
         return _fitted(rows, base, fields, file)
-    for path in paths:
-        if is_recording(path) or not is_metrics(text_of(path)):
-            expected = "files of one form: pages of metrics, or recordings"
-            raise UsageError("is no page of metrics", file=str(path), expected=expected)
     pages = []
     for path in paths:
-        for page in pages_of(text_of(path)):
+        if is_recording(path) or not is_metrics(text := text_of(path)):
+            expected = "files of one form: pages of metrics, or recordings"
+            raise UsageError("is no page of metrics", file=str(path), expected=expected)
+        for page in pages_of(text):
             if page.missing:
                 expected = f"also {listed([f'vllm:{name}' for name in page.missing])}, or SGLang's"
                 raise UsageError("metrics are missing", file=str(path), expected=expected)
