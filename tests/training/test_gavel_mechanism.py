@@ -114,6 +114,61 @@ def test_shares_of_several_types_are_those_of_the_programme() -> None:
     assert made.time_shares(two, None) == pytest.approx(np.eye(2))
 
 
+def over_types(name: str, state: ShareState, rate: Any, type_gpus: Any) -> Any:
+    made: Any = find_allocator(name)
+    both = ShareState(state.jobs, np.array(rate), state.gpus, np.array(type_gpus, float), 0.0)
+    return both, made.time_shares(both, made.policy_memory(len(state.gpus)))
+
+
+def best_of_grid(value: Any, gpus: Any, type_gpus: Any, steps: int = 25) -> float:
+    """The least value of shares of two jobs on two types, over a grid of all that are allowed."""
+    grid = np.stack(np.meshgrid(*[np.linspace(0, 1, steps)] * 4, indexing="ij"), axis=-1).reshape(-1, 2, 2)
+    fits = (grid.sum(axis=2) <= 1 + 1e-9).all(axis=1)
+    fits &= ((grid * np.asarray(gpus, float)[:, None]).sum(axis=1) <= np.asarray(type_gpus) + 1e-9).all(
+        axis=1
+    )
+    return float(min(value(x) for x in grid[fits]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ossp_over_types_is_as_good_as_the_best_of_a_grid(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    state = state_of([1, 1], [1.0, 1.0], rng.uniform(200.0, 2000.0, 2), 2.0)
+    both, share = over_types("ossp", state, rng.uniform(0.5, 4.0, (2, 2)), [1.0, 1.0])
+
+    def finish_s(x: Any) -> float:
+        speed = np.maximum((both.rate * x).sum(axis=1), 1e-9)
+        return float((both.jobs["work_left"] / speed).max())
+
+    best_s = best_of_grid(finish_s, both.gpus, both.type_gpus)
+    assert best_s * 0.9 <= finish_s(share) <= best_s * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_worst_ratio_over_types_is_that_of_the_best_of_a_grid(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    left = rng.uniform(200.0, 2000.0, 2)
+    state = state_of([1, 1], [1.0, 1.0], left, 2.0, age_s=rng.uniform(0.0, 500.0, 2))
+    both, share = over_types("finish-time-fairness", state, rng.uniform(0.5, 4.0, (2, 2)), [1.0, 1.0])
+    alone_s = left / (both.rate * 0.5).sum(axis=1)
+
+    def ratio(x: Any) -> float:
+        speed = np.maximum((both.rate * x).sum(axis=1), 1e-9)
+        return float(((both.jobs["age_s"] + left / speed) / alone_s).max())
+
+    best = best_of_grid(ratio, both.gpus, both.type_gpus)
+    assert best * 0.9 <= ratio(share) <= best * (1 + 1e-6)
+
+
+def test_one_type_twice_is_one_type() -> None:
+    state = state_of([1, 1, 2], [1, 2, 1], [900.0, 800.0, 500.0], 2.0, age_s=[300.0, 0.0, 100.0])
+    for name in ('ossp(tie="least", precision=1.0000001)', 'finish-time-fairness(tie="least")'):
+        one = shares_of(name, state)
+        both, share = over_types(name, state, np.tile(state.rate, 2), [1.0, 1.0])
+        assert (share.sum(axis=1) >= one * (1 - 1e-5)).all()
+        assert (share.sum(axis=1) * both.gpus).sum() <= 2.0 + 1e-6
+
+
 def test_allox_runs_the_shortest_first_and_to_the_end() -> None:
     found = run(jobs((3000, 1, 0.0), (1500, 1, 0.0), (2000, 1, 0.0)), 1, "allox(reset_s=0)")
     assert np.argsort(found.finish_s).tolist() == [1, 2, 0]

@@ -23,7 +23,7 @@ class GavelWaterFilling(GavelAllocator):
         others is raised. Gavel's mechanism gives rounds.
     Source
         Narayanan et al., Gavel, OSDI 2020, §4.1 and §4.3 ("max_min_fairness_water_filling_perf" of its
-        simulator).
+        simulator). `levels` 1 is "max_min_fairness_perf".
     Reads
         gpus_requested, priority, work_left, goodput by type.
     Cost

@@ -17,6 +17,7 @@ from trimtab.compiled.kernel import kernel
 from trimtab.domain.training_jobs import Floats, Ints
 
 _STEPS = 60  # of each bisection
+LEAST_WORK = 1e-9  # left of a job that goes on longer than it declared
 
 
 def central_shares(least: Floats, gpus: Floats, capacity: float) -> Floats:
@@ -64,6 +65,7 @@ def _bisect(least: Any, cost: Any, share: Any) -> Any:
 
 
 _SUM_WEIGHT = 1e-6  # of the sum of gains beside the least one: among equal solutions, the largest sum
+_MOST_GAIN = 1e6  # of a job, over that of the one with the least; a larger one needs next to no time
 _PRICED = 1e-3  # a dual value above it; the sum's are below
 
 
@@ -84,7 +86,7 @@ def water_filled(problem: ShareProblem, levels: int) -> Floats:
     active = np.ones(problem.n_jobs, np.bool_)
     held, found = np.zeros(problem.n_jobs), np.zeros(gain.shape[1])
     for _ in range(levels):
-        solution = _raised(rows, limits, gain, active, held)
+        solution = _raised(rows, limits, gain, active, held, gain.T.dot(active.astype(np.float64)))
         if solution is None:
             break
         found, level, price = solution
@@ -95,6 +97,19 @@ def water_filled(problem: ShareProblem, levels: int) -> Floats:
             break
     shares: Floats = found.reshape(len(problem.members), -1)
     return shares
+
+
+def most_at_once(gain: Floats, gpus: Floats, type_gpus: Floats) -> Floats:
+    """Shares [jobs, types] with the largest least Σ gain · share, gain [jobs, types] with all of the time."""
+    fastest = np.maximum(gain.max(axis=1, keepdims=True), 1e-300)
+    scaled = np.minimum(gain / fastest.min(), _MOST_GAIN)
+    alone = [(row,) for row in range(len(gain))]
+    asked, there = np.asarray(gpus, np.int64), np.asarray(type_gpus, np.int64)
+    problem = ShareProblem(alone, list(scaled[:, None, :]), asked, there, len(gain))
+    rows, limits, of_jobs = _constraints(problem)
+    active = np.ones(len(gain), np.bool_)
+    solution = _raised(rows, limits, of_jobs, active, np.zeros(len(gain)), (gain / fastest).ravel())
+    return np.zeros(gain.shape) if solution is None else solution[0].reshape(gain.shape)
 
 
 def _constraints(problem: ShareProblem) -> tuple[Any, Floats, Any]:
@@ -120,15 +135,18 @@ def _constraints(problem: ShareProblem) -> tuple[Any, Floats, Any]:
     return rows, limits, gain_rows
 
 
-def _raised(rows: Any, limits: Floats, gain: Any, active: Any, held: Floats) -> Any:
-    """Shares, level and prices with the largest least gain of the active jobs; None = no solution."""
+def _raised(rows: Any, limits: Floats, gain: Any, active: Any, held: Floats, worth: Floats) -> Any:
+    """Shares, level and prices with the largest least gain of the active jobs; None = no solution.
+
+    `worth` of each share decides among equal levels.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import block_array, csr_array
 
     level = csr_array(np.append(np.zeros(len(limits)), active.astype(np.float64))[:, None])
     left: Any = block_array([[rows], [-gain]])
     bound = np.concatenate([limits, np.where(active, 0.0, -held * (1.0 - 1e-9))])
-    cost = np.append(-_SUM_WEIGHT * gain.T.dot(active.astype(np.float64)), -1.0)
+    cost = np.append(-_SUM_WEIGHT * worth, -1.0)
     solved: Any = linprog(cost, A_ub=block_array([[left, level]]).tocsr(), b_ub=bound, method="highs")
     if solved.x is None:
         return None
