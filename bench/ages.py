@@ -29,6 +29,7 @@ SOURCES = {
     "live": SERVING,
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),
+    "output-length": (*LOOP, "experiments"),
     "performance-models": ("training",),
     "llm-routers": LOOP,
     "policies": (*LOOP, "experiments"),

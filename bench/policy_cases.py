@@ -78,9 +78,16 @@ def _traced(file: str, cluster: Parts, classes: Parts, **served: Any) -> Parts:
     return {"cluster": cluster, "classes": classes, "workload": workload, **served}
 
 
+CHAT = {"chat": {"unit_s": 0.045, "unit": "output token", "slo_s": 60}}
+
+
+def azure() -> Parts:
+    """The conversations of Azure's trace of 2023 on nodes of 8 slots."""
+    return _traced("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz", _nodes(16, 8), CHAT)
+
+
 def _workloads() -> Mapping[str, tuple[Parts, float]]:
     """Name → scenario, and its mean service in seconds (about), which makes reports old."""
-    chat = {"chat": {"unit_s": 0.045, "unit": "output token", "slo_s": 60}}
     images = {
         "image": {
             "model": "checkpoint",
@@ -100,12 +107,11 @@ def _workloads() -> Mapping[str, tuple[Parts, float]]:
         models=models,
         adapters=adapters,
     )
-    azure = _traced("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz", _nodes(16, 8), chat)
-    mooncake = _traced("mooncake_fast25/conversation_trace.jsonl.gz", _nodes(16, 8), chat)
+    mooncake = _traced("mooncake_fast25/conversation_trace.jsonl.gz", _nodes(16, 8), CHAT)
     return {
         "aigc-images": (_parts_of("aigc-images", 0.8), 20.0),
         "GenTD26": (gentd26, 15.0),
-        "Azure conversation": (azure, 13.0),
+        "Azure conversation": (azure(), 13.0),
         "Mooncake": (mooncake, 40.0),
     }
 
