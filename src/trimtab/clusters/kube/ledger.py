@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.clusters.kube.objects import SHARE, WHOLE_GPU, Node, Pod
+
+
+class Place(NamedTuple):
+    """Where a pod is to go."""
+
+    pod: Pod
+    node_name: str
+    devices: tuple[int, ...]
 
 
 @dataclass(slots=True)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from trimtab.clusters.kube.api import NOT_FOUND, KubeApi
 from trimtab.clusters.kube.feasibility import Feasibility
-from trimtab.clusters.kube.ledger import Ledger
+from trimtab.clusters.kube.ledger import Holding, Ledger, Place
 from trimtab.clusters.kube.objects import Pod
 from trimtab.errors import ApiRefused, ClusterLost
 
 _EVICTION: Final = ("policy/v1", "policy/v1beta1")  # the newer one first
 
 
-class Victims(NamedTuple):
-    """The pods that leave a node."""
+class Preempting(NamedTuple):
+    """A place for a pod, and those that leave it."""
 
-    node_name: str
+    place: Place
     victims: tuple[Pod, ...]
 
 
@@ -29,42 +28,44 @@ class Preemption:
     def __init__(self, api: KubeApi, ledger: Ledger, feasible: Feasibility) -> None:
         self._api, self._ledger, self._feasible = api, ledger, feasible
 
-    def find(self, pod: Pod) -> Victims | None:
+    def find(self, pod: Pod) -> Preempting | None:
         """The fewest pods of the least priority that have to leave one node; None = no node helps."""
-        best: tuple[tuple[int, int], Victims] | None = None
+        best: tuple[tuple[int, int], Preempting] | None = None
         for j in np.flatnonzero(self._feasible.suited(pod)):
-            name = self._ledger.nodes[j].name
-            victims = self._on(pod, name)
-            if victims is not None:
-                worth = max(victim.priority for victim in victims), len(victims)
+            found = self._on(pod, int(j))
+            if found is not None:
+                worth = max(victim.priority for victim in found.victims), len(found.victims)
                 if best is None or worth < best[0]:
-                    best = worth, Victims(name, tuple(victims))
+                    best = worth, found
         return best[1] if best else None
 
-    def _on(self, pod: Pod, name: str) -> Sequence[Pod] | None:
-        """Those of one node; None = it would not fit even without all of lower priority."""
+    def _on(self, pod: Pod, j: int) -> Preempting | None:
+        """Those of node j; None = it would not fit even without all of lower priority."""
+        name = self._ledger.nodes[j].name
         lower = [other for other in self._ledger.pods_on(name) if other.priority < pod.priority]
         if any(other.is_ending for other in lower):
             return None  # room comes by itself
         lower.sort(key=lambda other: (other.priority, -other.created_s))
-        holdings = [self._ledger.release(other.uid) for other in lower]
+        away = [self._ledger.held[other.uid] for other in lower]
+        victims: list[Pod] = []
+        for holding in away:
+            self._ledger.release(holding.pod.uid)
         try:
-            if not self._feasible.mask(pod)[self._ledger.index[name]]:
+            if self._feasible.why_not(pod, j):
                 return None
-            chosen = list(zip(lower, holdings, strict=True))
-            for pair in chosen[::-1]:  # the most important first: whoever fits beside the pod stays
-                holding = pair[1]
-                assert holding is not None
-                self._ledger.hold(pair[0], name, holding.devices, is_assumed=holding.is_assumed)
-                if self._feasible.mask(pod)[self._ledger.index[name]]:
-                    chosen.remove(pair)
-                else:
-                    self._ledger.release(pair[0].uid)
-            return [other for other, _ in chosen] or None
+            for holding in away[::-1]:  # the most important first: whoever fits beside the pod stays
+                self._put_back(holding)
+                if self._feasible.why_not(pod, j):
+                    self._ledger.release(holding.pod.uid)
+                    victims.append(holding.pod)
+            place = Place(pod, name, self._ledger.choose_devices(pod, name))
+            return Preempting(place, tuple(victims)) if victims else None
         finally:
-            for other, holding in zip(lower, holdings, strict=True):
-                assert holding is not None
-                self._ledger.hold(other, name, holding.devices, is_assumed=holding.is_assumed)
+            for holding in away:
+                self._put_back(holding)
+
+    def _put_back(self, holding: Holding) -> None:
+        self._ledger.hold(holding.pod, holding.node_name, holding.devices, is_assumed=holding.is_assumed)
 
     async def evict(self, victim: Pod) -> str:
         """Evict a pod; returns why not, "" = done."""

@@ -11,18 +11,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
 from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
 from trimtab.clusters.kube.lease import Lease
+from trimtab.clusters.kube.ledger import Place
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.notices import Notices
 from trimtab.clusters.kube.objects import Pod, Terms, binding
 from trimtab.clusters.kube.policy_choice import PolicyChoice
-from trimtab.clusters.kube.preemption import Preemption
+from trimtab.clusters.kube.preemption import Preempting, Preemption
 from trimtab.domain.policy import Decider
 from trimtab.errors import ApiRefused, ClusterLost
 
@@ -33,13 +33,6 @@ _MOST_KINDS: Final = 1000  # of pods that did not fit, remembered
 _BINDINGS: Final = 4  # under way at once
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    pod: Pod
-    node_name: str
-    devices: tuple[int, ...]
 
 
 class Scheduler(Listener):
@@ -78,7 +71,7 @@ class Scheduler(Listener):
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_BINDINGS)
-        self._evicting: dict[str, _Chosen] = {}  # uid → where it will be bound once others have left
+        self._evicting: dict[str, Preempting] = {}  # uid → where it will be bound once others have left
         self.mirror.listeners.append(self)
         self._groups.changed = self.room_came
 
@@ -142,8 +135,8 @@ class Scheduler(Listener):
         """Tell the pods on a node that is gone."""
         if name in self.ledger.index:
             return
-        for chosen in [c for c in self._evicting.values() if c.node_name == name]:
-            self._give_up(chosen)
+        for found in [each for each in self._evicting.values() if each.place.node_name == name]:
+            self._give_up(found)
         for uid in [uid for uid, held in self.ledger.held.items() if held.node_name == name]:
             pod = self.ledger.held[uid].pod
             if pod.scheduler == self._name:
@@ -215,16 +208,18 @@ class Scheduler(Listener):
             self._start(chosen)
             return False
         self._tried[pod.uid] = self._changes
+        is_held = why.startswith(self._label)
         if (
             self._preemption is not None
             and pod.preempts
             and not pod.refusal
+            and not is_held
             and (found := self._preemption.find(pod))
         ):
             why = f"{why} Preempting {', '.join(victim.full_name for victim in found.victims)}."
-            self._evict(pod, found.node_name, found.victims)
+            self._evict(found)
         self._notices.unschedulable(pod, why)
-        return why.startswith(self._label)
+        return is_held
 
     def _decide_gang(self, key: GangKey, pods: Sequence[Pod]) -> bool:
         """Bind enough pods of a gang, or none."""
@@ -233,7 +228,7 @@ class Scheduler(Listener):
             return False
         bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key]
         least = least_of(key, [*bound, *pods], self._groups)
-        why, chosen = "", list[_Chosen]()
+        why, chosen = "", list[Place]()
         if least is None:
             where = self._groups.served or "scheduling.k8s.io, scheduling.x-k8s.io"
             why = f"PodGroup {key.name} is not there ({where})"
@@ -249,6 +244,7 @@ class Scheduler(Listener):
             if len(bound) + len(chosen) < least:
                 for each in chosen:
                     self._drop(each.pod)
+                self._full.clear()  # found out beside those that have been dropped
                 refused = next(reason for reason in whys.values() if reason)
                 fit = len(bound) + len(chosen)
                 why, chosen = f"gang {key.name}: {fit} of at least {least} pods fit; the next: {refused}", []
@@ -261,7 +257,7 @@ class Scheduler(Listener):
                 self._notices.unschedulable(pod, why or whys[pod.uid])
         return False
 
-    def _choose(self, pod: Pod) -> tuple[_Chosen | None, str]:
+    def _choose(self, pod: Pod) -> tuple[Place | None, str]:
         """The policy's choice, or why there is none."""
         if pod.refusal:
             return None, pod.refusal
@@ -278,11 +274,11 @@ class Scheduler(Listener):
         if not ranked:
             return None, f"{self._label} holds it: {int(able.sum())} nodes could take it"
         node_name = self.ledger.nodes[ranked[0]].name
-        return _Chosen(pod, node_name, self.ledger.choose_devices(pod, node_name)), ""
+        return Place(pod, node_name, self.ledger.choose_devices(pod, node_name)), ""
 
     # Bindings.
 
-    def _assume(self, chosen: _Chosen) -> None:
+    def _assume(self, chosen: Place) -> None:
         self.ledger.hold(chosen.pod, chosen.node_name, chosen.devices, is_assumed=True)
         self._choice.placed(chosen.pod, chosen.node_name)
 
@@ -290,11 +286,11 @@ class Scheduler(Listener):
         self.ledger.release(pod.uid)
         self._choice.ended(pod.uid)
 
-    def _start(self, chosen: _Chosen) -> None:
+    def _start(self, chosen: Place) -> None:
         self._assume(chosen)
         self._begin_binding(chosen)
 
-    def _begin_binding(self, chosen: _Chosen) -> None:
+    def _begin_binding(self, chosen: Place) -> None:
         self._notices.forget(chosen.pod.uid)
         self._spawn(self._bind(chosen))
 
@@ -308,7 +304,7 @@ class Scheduler(Listener):
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a binding failed", exc_info=error)
 
-    async def _bind(self, chosen: _Chosen) -> None:
+    async def _bind(self, chosen: Place) -> None:
         """Bind a pod. Where the server is gone the pod keeps its place until it answers again."""
         pod, pause = chosen.pod, Pause()
         while True:
@@ -339,7 +335,7 @@ class Scheduler(Listener):
         message = f"Successfully assigned {pod.full_name} to {chosen.node_name}"
         self._notices.event(pod, "Normal", "Scheduled", message)
 
-    async def _is_bound_so(self, chosen: _Chosen) -> bool:
+    async def _is_bound_so(self, chosen: Place) -> bool:
         try:
             found = await self._api.get(_path(chosen.pod))
         except (ApiRefused, ClusterLost):
@@ -358,37 +354,37 @@ class Scheduler(Listener):
 
     # Preemption.
 
-    def _evict(self, pod: Pod, node_name: str, victims: Sequence[Pod]) -> None:
+    def _evict(self, found: Preempting) -> None:
         """A pod takes its place while those that leave it are evicted; it is bound once they are gone."""
-        assert self._preemption is not None
-        chosen = _Chosen(pod, node_name, ())
-        self._assume(chosen)
-        self._evicting[pod.uid] = chosen
-        self._spawn(self._evict_all(chosen, victims))
+        self._assume(found.place)
+        self._evicting[found.place.pod.uid] = found
+        self._spawn(self._evict_all(found))
 
-    async def _evict_all(self, chosen: _Chosen, victims: Sequence[Pod]) -> None:
+    async def _evict_all(self, found: Preempting) -> None:
         assert self._preemption is not None
-        for victim in victims:
+        pod = found.place.pod
+        for victim in found.victims:
             why = await self._preemption.evict(victim)
             if why:
-                self._notices.event(chosen.pod, "Warning", "FailedPreemption", f"{victim.full_name}: {why}")
-                self._give_up(chosen)
+                self._notices.event(pod, "Warning", "FailedPreemption", f"{victim.full_name}: {why}")
+                self._give_up(found)
+                self._tried[pod.uid] = self._changes  # not at once: it would be refused again
                 return
-            self._notices.event(victim, "Normal", "Preempted", f"by {chosen.pod.full_name}", "Preempting")
+            self._notices.event(victim, "Normal", "Preempted", f"by {pod.full_name}", "Preempting")
 
-    def _give_up(self, chosen: _Chosen) -> None:
-        if self._evicting.pop(chosen.pod.uid, None) is not None:
-            self._drop(chosen.pod)
+    def _give_up(self, found: Preempting) -> None:
+        if self._evicting.pop(found.place.pod.uid, None) is not None:
+            self._drop(found.place.pod)
             self.room_came()
 
     def _bind_after_eviction(self) -> None:
-        for uid, chosen in list(self._evicting.items()):
-            j = self.ledger.index.get(chosen.node_name)
+        for found in list(self._evicting.values()):
+            j = self.ledger.index.get(found.place.node_name)
             if j is None:
-                self._give_up(chosen)
-            elif self.ledger.is_kept(j):
-                del self._evicting[uid]
-                self._begin_binding(chosen)
+                self._give_up(found)
+            elif self.ledger.is_kept(j) and not any(pod.uid in self.ledger.held for pod in found.victims):
+                del self._evicting[found.place.pod.uid]
+                self._begin_binding(found.place)
 
 
 def _path(pod: Pod) -> str:
