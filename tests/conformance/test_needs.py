@@ -9,6 +9,7 @@ import pytest
 
 from support.builders import run
 from support.conformance_cases import CASES, ENGINE_CASES
+from support.learned import with_weights
 from trimtab.compiled.kernel import interpreted
 from trimtab.domain.needs import Need
 from trimtab.domain.policy import Decider, Policy
@@ -88,7 +89,7 @@ def observed(spec: str, cases: Sequence[str], *, all_of_them: bool) -> tuple[Pol
     In all of the cases, or in as many as it takes to see each declared need read.
     """
     is_order = spec.partition("(")[0] not in names("dispatch")
-    policy = find(f"least-expected-wait+{spec}").order if is_order else find(spec).dispatch
+    policy = find(f"least-expected-wait+{spec}").order if is_order else with_weights(find(spec).dispatch)
     fields: set[str] = set()
     found: set[Need] = set()
     for case in cases:

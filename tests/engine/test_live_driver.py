@@ -11,6 +11,7 @@ import pytest
 
 from support import builders
 from support.conformance_cases import in_turn
+from support.learned import decider_with_weights
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import Reason, Status
@@ -86,7 +87,7 @@ def test_rows_used_again_change_no_decision(spec: str, case: str) -> None:
     mode, _, lanes = case.partition(", ")
     requests = builders.requests(C, 400, load=1.1, tenants=3, deadline_s=4.0, noise=True)
     options = Options(cancel=Cancel.WAITING, lookahead=2, lane_per_class=bool(lanes))
-    chosen = find(spec)
+    chosen = decider_with_weights(find(spec))
     simulated = run(C, requests, options, chosen, seed=5, mode="compiled")
     live = LiveDriver(C, options, chosen, rows=200, tenants=3, seed=5, mode=mode)
     ends = replay(live, requests, C)

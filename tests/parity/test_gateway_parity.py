@@ -23,6 +23,7 @@ import pytest
 from support.choosing_policies import PlainCompletion
 from support.conformance_cases import in_turn
 from support.gateway.virtual import VirtualLoop, Wire, run_virtual
+from support.learned import decider_with_weights
 from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -292,7 +293,7 @@ OFF_ROUND = {"hungarian": "hungarian(plan_period_s=0.2371)"}
 
 @in_turn([*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"], CASES)
 def test_the_gateway_decides_as_the_simulator(spec: str, case: str) -> None:
-    assert_parity(CASES[case], *find(OFF_ROUND.get(spec, spec)))
+    assert_parity(CASES[case], *decider_with_weights(find(OFF_ROUND.get(spec, spec))))
 
 
 @pytest.mark.parametrize("order", names("order"))

@@ -13,6 +13,7 @@ from support.builders import cluster, requests, with_resources
 from support.by_hand import background, fault_table
 from support.choosing_policies import MaskedEmptiest, PlainCompletion, PlainEmptiest, PlainRandom
 from support.conformance_cases import in_turn
+from support.learned import decider_with_weights
 from support.planning_policies import Gate, Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnRefusal, Options
@@ -94,7 +95,7 @@ def assert_same_records(a: np.ndarray, b: np.ndarray) -> None:
 @in_turn(names("dispatch"), CASES, each=3)
 def test_every_policy_decides_alike_in_both_hosts(spec: str, case: str) -> None:
     c, options = CASES[case]
-    assert_same(*both(c, work_for(c), options, *find(spec), mode="interpreted"))
+    assert_same(*both(c, work_for(c), options, *decider_with_weights(find(spec)), mode="interpreted"))
 
 
 @pytest.mark.parametrize("case", CASES)

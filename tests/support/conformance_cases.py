@@ -11,6 +11,7 @@ import pytest
 
 from support.builders import cluster, everything_on, requests, with_resources
 from support.engines import engine_cluster, model_type, shared_type, token_requests
+from support.learned import with_weights
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Decider
@@ -140,7 +141,7 @@ def in_turn(
 
 
 def pair(spec: str) -> Decider:
-    """Policies made anew, so that nothing can hide in them between runs."""
+    """Policies made anew, so that nothing can hide in them between runs; with weights if they take any."""
     name, _, order = spec.partition("+")
-    policy = policy_class(name)()
+    policy = with_weights(policy_class(name)())
     return Decider.of(policy, policy_class(order)() if order else None)

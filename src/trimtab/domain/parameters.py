@@ -6,6 +6,7 @@ The annotation of a parameter says what it may be:
     Literal["exact", "up"]             one of these words
     Annotated[int, Range(1, 8)]        a number in this range; the names below are the frequent ones
     Annotated[str, NumberList("/")]    numbers in a text, such as "3600/57600"
+    Artifact                           learned weights; as text, the path of their file
     Annotated[Positive, Tunable(0.1, 10.0, "log")]
                                        besides, where `trimtab tune` looks for a better value
 
@@ -21,6 +22,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from trimtab.domain.artifact import NONE, SUFFIX, Artifact
 from trimtab.errors import UsageError
 
 
@@ -162,7 +164,9 @@ def kinds_of(cls: type) -> dict[str, Any]:
 
 def is_declared(kind: Any) -> bool:
     """Whether an annotation says which values are right, beyond "any text"."""
-    return _base(kind) in (bool, int, float) or get_origin(kind) is Literal or _limit(kind) is not None
+    return (
+        _base(kind) in (bool, int, float, Artifact) or get_origin(kind) is Literal or _limit(kind) is not None
+    )
 
 
 def kind_text(kind: Any) -> str:
@@ -174,6 +178,8 @@ def kind_text(kind: Any) -> str:
         return (limit or Range()).text("an integer" if base is int else "a number")
     if base is bool:
         return "true or false"
+    if base is Artifact:
+        return f"the path of a {SUFFIX} file, or {NONE}"
     return str(limit.text if limit else getattr(base, "__name__", base))
 
 
@@ -202,7 +208,7 @@ def tunable(kind: Any) -> Tunable | None:
 
 def check_value(kind: Any, value: Any, field: str) -> None:
     """Raise UsageError for a value that a parameter of this kind can't have."""
-    base, limit = base_type(kind), _limit(kind)
+    base, limit = Artifact if kind is Artifact else base_type(kind), _limit(kind)
     if base is None:
         return
     if not _is_of(base, value):
@@ -212,6 +218,12 @@ def check_value(kind: Any, value: Any, field: str) -> None:
             raise UsageError("unknown", field=field, value=value, expected=kind_text(kind))
     elif (limit is not None or base is float) and value not in (limit or Range()):
         raise UsageError("out of range", field=field, value=value, expected=kind_text(kind))
+
+
+def artifacts_of(made: Any) -> list[Artifact]:
+    """The learned weights among the parameters of an object, those of none left out."""
+    values = (getattr(made, parameter.name) for parameter in parameters_of(type(made)))
+    return [value for value in values if isinstance(value, Artifact) and value]
 
 
 def check_parameters(made: Any, name: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import yaml
 
-from trimtab.validation.tuned_policy import spelled
+from trimtab.domain.parameters import artifacts_of
+from trimtab.validation.tuned_policy import placed, spelled
 
 _CHUNK_BYTES: Final = 1 << 20
 _PACKAGE: Final = "trimtab."
@@ -46,10 +47,8 @@ def _path(value: Any) -> Any:
 
 
 def _absolute_spec(name: str) -> str:
-    """A policy as it is spelled, one of `trimtab tune` too; one in a file with the whole path."""
-    spec = spelled(name)
-    file, colon, rest = spec.partition(".py:")
-    return f"{Path(file).absolute()}{colon}{rest}" if colon else spec
+    """A policy as it is spelled, one of `trimtab tune` too; with whole paths of files."""
+    return placed(spelled(name), Path.cwd())
 
 
 def _command() -> list[str] | None:
@@ -60,9 +59,12 @@ def _command() -> list[str] | None:
 
 
 def _files(content: Mapping[str, Any], policies: Sequence[tuple[str, Sequence[object]]]) -> Iterator[Path]:
-    """The files that figures depend on: traces, profiles, and those of policies of the user's own."""
+    """The files that figures depend on: traces, profiles, policies of the user's own, learned weights."""
     yield from dict.fromkeys(_named_files(content))
-    classes = dict.fromkeys(type(part) for _, parts in policies for part in parts)
+    objects = [part for _, parts in policies for part in parts]
+    weights = (artifact.path for part in objects for artifact in artifacts_of(part) if artifact.path)
+    yield from (Path(path).absolute() for path in dict.fromkeys(weights))
+    classes = dict.fromkeys(map(type, objects))
     own = (cls for cls in classes if not cls.__module__.startswith(_PACKAGE))
     for cls in own:
         try:

@@ -5,6 +5,7 @@ power-of-d(d=3)+edf                   with parameters, and with the order of ano
 path/to/my_policy.py:MyPolicy         a class in a file
 my_package.my_module:MyPolicy(c=2)    a class in a module, installed or in the current folder
 tuned.yaml                            the policy that `trimtab tune` wrote there
+learned-dispatch(artifact=w.safetensors)   with learned weights
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
+from trimtab.domain.artifact import NONE, Artifact
 from trimtab.domain.parameters import declared_search, default_of, kind_text, kinds_of, parameters_of
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.errors import PolicyNotFound, UsageError
@@ -128,8 +130,15 @@ def canonical(spec: PolicySpec) -> str:
 def respelled(spec: str, decider: Decider) -> str:
     """The text of a policy with the parameters of another instance of the same classes."""
     (name, _), order = _parse(spelled(spec))
-    text = label_of(name, decider.dispatch)
-    return text if order is None or decider.has_own_order else f"{text}+{label_of(order[0], decider.order)}"
+    text = label_of(name, decider.dispatch, _as_given)
+    if order is None or decider.has_own_order:
+        return text
+    return f"{text}+{label_of(order[0], decider.order, _as_given)}"
+
+
+def _as_given(value: Any) -> str:
+    """A parameter's value as a user gives it."""
+    return value.path or NONE if isinstance(value, Artifact) else str(value)
 
 
 def describe(name: str) -> Description:

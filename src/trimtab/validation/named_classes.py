@@ -14,12 +14,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from trimtab.domain.artifact import NO_ARTIFACT, NONE, Artifact
 from trimtab.domain.parameters import base_type, check_value, default_of, kinds_of, parameters_of
 from trimtab.errors import UsageError
 
@@ -35,10 +36,10 @@ def parse_call(text: str) -> tuple[str, str] | None:
     return (match[1], match[2] or "") if match else None
 
 
-def label_of(name: str, made: object) -> str:
-    """The name with the parameters of an object that are not at their default."""
+def label_of(name: str, made: object, text: Callable[[Any], str] = str) -> str:
+    """The name with the parameters of an object that are not at their default, each as `text` has it."""
     changed = [
-        f"{f.name}={getattr(made, f.name)}"
+        f"{f.name}={text(getattr(made, f.name))}"
         for f in parameters_of(type(made))
         if getattr(made, f.name) != default_of(f)
     ]
@@ -136,6 +137,8 @@ def values_of(cls: type, name: str, arguments: str) -> dict[str, Any]:
 
 def _value(text: str, kind: Any, field: str) -> Any:
     """A parameter's value, read as Python would, checked against what the class declares."""
+    if kind is Artifact:
+        return NO_ARTIFACT if text == NONE else Artifact.read(text, field)
     base = base_type(kind)
     try:
         value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Final
 
+from trimtab.domain.artifact import SUFFIX
 from trimtab.errors import UsageError
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 POLICY: Final = "policy"  # the key of the file
-OWN_FILE: Final = re.compile(r"(?<![\w.])([^+(),]+\.py)(?=:)")
-"""The file of a class in the text of a policy."""
+_FILE: Final = re.compile(rf"(?<![\w.])([^+(),]+\.py)(?=:)|(?<==)([^+(),=]+{re.escape(SUFFIX)})")
 
 
 def is_tuned_file(spec: str) -> bool:
@@ -32,4 +32,9 @@ def spelled(spec: str) -> str:
     found = data.get(POLICY)
     if not isinstance(found, str) or is_tuned_file(found):
         raise UsageError("names no policy", file=str(path), field=POLICY, value=found, expected=expected)
-    return OWN_FILE.sub(lambda match: str(path.parent / match[1].strip()), found)
+    return placed(found, path.parent)
+
+
+def placed(spec: str, folder: Path) -> str:
+    """The text of a policy with the paths in it, of its class and of learned weights, from this folder."""
+    return _FILE.sub(lambda match: str(folder / (match[1] or match[2]).strip()), spec)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trimtab.domain.parameters import artifacts_of
 from trimtab.errors import UsageError
 from trimtab.experiments.compare.comparison import Comparison, PolicyResult, SweepPoint
 from trimtab.experiments.compare.kind import AnyKind, Inputs, Kind, Notice, PolicySpec, Settings
@@ -246,7 +247,8 @@ def run_key(kind: AnyKind, settings: Settings, spec: PolicySpec) -> str:
     """All but seed and load that must be equal for two runs to give the same result."""
     same = kind.read(settings, load=None, policies=(), seeds=(0,)).hash()  # of a run, others do not matter
     common = repr((same, kind.stamp(settings), versions()))
-    return repr((common, kind.canonical(spec), *map(_source_of, _classes(kind, spec))))
+    weights = [artifact.sha256 for policy in kind.find(spec) for artifact in artifacts_of(policy)]
+    return repr((common, kind.canonical(spec), *map(_source_of, _classes(kind, spec)), *weights))
 
 
 def _source_of(policy: type) -> str:

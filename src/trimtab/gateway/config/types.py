@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from trimtab.errors import ConfigError, PolicyNotFound, UsageError
 from trimtab.gateway.nodes.address import parse_base, parse_url
 from trimtab.validation.names import nearest
-from trimtab.validation.tuned_policy import OWN_FILE, is_tuned_file, spelled
+from trimtab.validation.tuned_policy import is_tuned_file, placed, spelled
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s/]+):(\d{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
@@ -132,7 +132,7 @@ def _policy(spec: str, info: ValidationInfo) -> str:
 
     folder = _folder(info)
     if folder is not None:
-        spec = OWN_FILE.sub(lambda match: str(folder / match[1].strip()), spec)
+        spec = placed(spec, folder)
         spec = str(folder / spec.strip()) if is_tuned_file(spec) else spec
     try:
         spec = spelled(spec)

@@ -89,7 +89,7 @@ def _cost_of_kind(view: View, memory: Memory, work: Any, g: int, kind: int, q: f
 
 
 @helper
-def _least_wait_s(view: View, memory: Memory, work: Any, ranking: Any) -> float:
+def least_wait_s(view: View, memory: Memory, work: Any, ranking: Any) -> float:
     """The least wait of the nodes that can take the work, by the index; inf if none can."""
     count, none = 0, completion_cost(0.0)
     for g in range(n_groups(memory)):
@@ -107,7 +107,7 @@ def _least_wait_s(view: View, memory: Memory, work: Any, ranking: Any) -> float:
 def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, weights: Any) -> int:
     """As the scan, by the index. Free nodes come first, because they bound the waits that count."""
     refresh_nodes(view, memory)
-    q = _least_wait_s(view, memory, work, ranking) / max(work.estimate_s, 1e-9)
+    q = least_wait_s(view, memory, work, ranking) / max(work.estimate_s, 1e-9)
     for g in range(n_groups(memory)):
         for kind in range(n_kinds(work)):
             score = np.inf

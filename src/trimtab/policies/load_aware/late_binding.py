@@ -43,7 +43,7 @@ from trimtab.policies.shared.wait_index import (
     score_free,
     wait_index,
 )
-from trimtab.policies.shared.waits import expected_wait_s, idle_at, n_idle, room_for_idle
+from trimtab.policies.shared.waits import expected_wait_s, idle_at, n_idle, n_listed, room_for_idle
 
 
 @helper(inline=True)
@@ -86,8 +86,8 @@ def _is_indexable_wait(view: View, memory: Memory, work: Any, idle_s: float) -> 
 
 
 @helper
-def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, crowding: float, aged_s: float) -> int:
-    """As the scan, by the index: idle nodes of a group and kind have the same score."""
+def score_groups(view: View, memory: Memory, work: Any, crowding: float, aged_s: float) -> float:
+    """Score the idle nodes by the index, equal in a group and kind. Returns the least own seconds."""
     refresh_nodes(view, memory)
     params, idle_s = memory.params, np.inf
     for g in range(n_groups(memory)):
@@ -103,9 +103,46 @@ def _rank_indexed(view: View, memory: Memory, work: Any, ranking: Any, crowding:
             score_free(memory, g, kind, taken_s + crowding * wasted_s - aged_s)
             if taken_s < idle_s and has_free(memory, work, g, kind):
                 idle_s = taken_s
+    return idle_s
+
+
+@helper
+def rank_groups(view: View, memory: Memory, work: Any, ranking: Any, idle_s: float) -> int:
+    """Rank the idle nodes by the scores of their group and kind, unless a busy one is worth waiting for."""
     count = rank_free(view, memory, work, ranking)
-    is_patient = view.context.n_held < params[3] and idle_s > work.estimate_s
+    is_patient = view.context.n_held < memory.params[3] and idle_s > work.estimate_s
     if count > 0 and is_patient and _is_indexable_wait(view, memory, work, idle_s):
+        return 0
+    return int(count)
+
+
+@helper
+def note_idle(view: View, memory: Memory, work: Any, crowding: float, aged_s: float) -> float:
+    """Note the scores of the idle nodes, in the order of `idle_at`. Returns the least own seconds."""
+    params, floats = memory.params, memory.floats
+    idle_s, idle = np.inf, n_idle(view, memory.ints)
+    for i in range(idle):
+        j = idle_at(memory.ints, i)
+        there_s = service_s(view, work, j)
+        load_s = missing_load_s(view, work, j)
+        taken_s = round_trip_s(view, work, j) + load_s + there_s
+        wasted_s = params[1] * load_s + params[2] * (there_s - work.estimate_s)
+        score_s = np.inf
+        if starts_now(view, work, j):
+            idle_s = min(idle_s, taken_s)
+            score_s = taken_s + crowding * wasted_s - aged_s + last_if_full(view, work, j)
+        floats[NOTES + i] = score_s
+    return idle_s
+
+
+@helper
+def rank_idle(view: View, memory: Memory, work: Any, ranking: Any, idle_s: float) -> int:
+    """Rank the idle nodes by their notes, unless a busy one is worth waiting for."""
+    count = rank_noted(memory.floats, ranking, n_listed(memory.ints))
+    for i in range(count):
+        ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
+    is_patient = view.context.n_held < memory.params[3] and idle_s > work.estimate_s
+    if count > 0 and is_patient and _is_worth_waiting(view, work, idle_s):
         return 0
     return int(count)
 
@@ -174,7 +211,11 @@ class LateBinding(Policy):
 
         Then the index; or which nodes are idle, and notes of the idle nodes.
         """
-        is_indexed = is_indexable(cluster) and is_near(cluster) and not cluster.resource_names
+        return self.memory_for(cluster)
+
+    def memory_for(self, cluster: Cluster, *, may_index: bool = True) -> Memory:
+        """The memory; without an index where it may have none."""
+        is_indexed = may_index and is_indexable(cluster) and is_near(cluster) and not cluster.resource_names
         slots, indexed = float(cluster.slots.sum()), float(is_indexed)
         params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, indexed]
         if is_indexed:
@@ -186,27 +227,11 @@ class LateBinding(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
-        params, needs, floats = memory.params, needs_of(work), memory.floats
+        params, needs = memory.params, needs_of(work)
         crowding = view.context.n_held / params[4]
         aged_s = params[0] * (view.context.now_s - work.arrival_s)
         if params[5] == 1.0:
-            return int(_rank_indexed(view, memory, needs, ranking, crowding, aged_s))
-        idle_s, idle = np.inf, n_idle(view, memory.ints)
-        for i in range(idle):
-            j = idle_at(memory.ints, i)
-            there_s = service_s(view, needs, j)
-            load_s = missing_load_s(view, needs, j)
-            taken_s = round_trip_s(view, needs, j) + load_s + there_s
-            wasted_s = params[1] * load_s + params[2] * (there_s - needs.estimate_s)
-            score_s = np.inf
-            if starts_now(view, needs, j):
-                idle_s = min(idle_s, taken_s)
-                score_s = taken_s + crowding * wasted_s - aged_s + last_if_full(view, needs, j)
-            floats[NOTES + i] = score_s
-        count = rank_noted(floats, ranking, idle)
-        for i in range(count):
-            ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
-        is_patient = view.context.n_held < params[3] and idle_s > needs.estimate_s
-        if count > 0 and is_patient and _is_worth_waiting(view, needs, idle_s):
-            return 0
-        return int(count)
+            idle_s = score_groups(view, memory, needs, crowding, aged_s)
+            return int(rank_groups(view, memory, needs, ranking, idle_s))
+        idle_s = note_idle(view, memory, needs, crowding, aged_s)
+        return int(rank_idle(view, memory, needs, ranking, idle_s))

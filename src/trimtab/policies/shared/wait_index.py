@@ -207,6 +207,12 @@ def score_free(memory: Memory, g: int, kind: int, score: float) -> None:
     memory.floats[plain(_SCORES + kind * n_groups(memory) + g)] = score
 
 
+@helper(inline=True)
+def add_to_free(memory: Memory, g: int, kind: int, seconds: float) -> None:
+    """Add to what free nodes of a group and kind score."""
+    memory.floats[plain(_SCORES + kind * n_groups(memory) + g)] += seconds
+
+
 @helper
 def rank_free(view: View, memory: Memory, work: Any, ranking: Any) -> int:
     """Rank the best nodes that have a free slot, by the scores of their group and kind."""

@@ -91,6 +91,12 @@ def n_idle(view: View, ints: Any) -> int:
 
 
 @helper(inline=True)
+def n_listed(ints: Any) -> int:
+    """How many nodes `n_idle` has found."""
+    return int(ints[_COUNT])
+
+
+@helper(inline=True)
 def idle_at(ints: Any, i: int) -> int:
     """The i-th of the idle nodes."""
     return int(ints[_IDLE + i])

@@ -1,0 +1,1 @@
+"""Heuristics whose scores learned weights correct, within bounds."""
