@@ -11,6 +11,7 @@ import pytest
 
 from support import builders
 from support.conformance_cases import in_turn
+from support.invariants import check_held_items
 from support.learned import decider_with_weights
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider, Policy
@@ -308,6 +309,36 @@ def test_a_shadow_is_asked_and_changes_nothing(mode: str) -> None:
         assert starts[0] == starts[1]
         if k == 0:
             assert watched.decisions.shadow_idx[starts[1][0][0]] == starts[2][0][1]
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_what_is_held_is_counted_by_model_whatever_becomes_of_it(mode: str) -> None:
+    """Held, started, timed out, aborted, lost, and put back by a policy and a shadow that fail."""
+    c = builders.cluster(2, slots=1, queue_max=0, models=3, adapters=2, memory_gib=100.0)
+    options = Options(cancel=Cancel.WAITING)
+    live = LiveDriver(c, options, Decider.of(Failing()), rows=60, shadow=find("random")[0], mode=mode)
+    random, now_s, running = np.random.default_rng(1), 0.0, []
+    for k in range(300):
+        now_s += float(random.exponential(0.4))
+        model, adapter = int(random.integers(-1, 3)), int(random.choice([-1, 3, 4]))
+        deadline_s = now_s + float(random.choice([1.0, np.inf]))
+        spec = RequestSpec(0, float(random.integers(1, 3)), model_idx=model, adapter_idx=adapter)
+        row = live.enter(spec._replace(deadline_s=deadline_s), now_s)
+        live.advance(now_s)
+        if k % 7 == 0:
+            live.abort(row, now_s)
+        running += [(row, live.state.requests["version"][row]) for row, _ in live.take_started()]
+        for row, version in running[: 1 + k % 2]:
+            if live.state.requests["version"][row] == version:
+                (live.lose if k % 5 == 0 else live.complete)(row, now_s)
+        del running[: 1 + k % 2]
+        live.advance(now_s)
+        running += [(row, live.state.requests["version"][row]) for row, _ in live.take_started()]
+        live.take_ended()
+        held = np.flatnonzero(live.state.requests["status"] == Status.HELD)
+        check_held_items(live.state, held)
+        assert len(held) == live.n_held
+    assert live.policy_failures > 50
 
 
 def test_a_shadow_that_fails_disturbs_nobody() -> None:

@@ -138,12 +138,25 @@ def check_queues(s: State) -> None:
     expected = np.bincount(requests_of(s, held) % d, minlength=d)
     np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
     np.testing.assert_array_equal(s.contexts["n_held"], expected)
+    check_held_items(s, held)
     tenants, charges = s.work["tenant_idx"][held], s.work["cost"][held]
     np.testing.assert_array_equal(s.held_of, np.bincount(tenants, minlength=len(s.held_of)))
     expected_charge = np.bincount(tenants, weights=charges, minlength=len(s.held_of))
     np.testing.assert_allclose(s.held_cost, expected_charge, atol=1e-9)
     assert (expected <= s.config["held_max"][0]).all()
     check_batches(s)
+
+
+def check_held_items(s: State, held: np.ndarray) -> None:
+    """Each dispatcher's count of held requests by model and adapter, and what its policy and shadow see."""
+    expected = np.zeros_like(s.held_of_item)
+    dispatcher = requests_of(s, held) % len(expected)
+    for name in ("model_idx", "adapter_idx"):
+        needed = s.work[name][held]
+        np.add.at(expected, (dispatcher[needed >= 0], needed[needed >= 0]), 1)
+    np.testing.assert_array_equal(s.held_of_item, expected)
+    for i, view in enumerate(s.views):
+        np.testing.assert_array_equal(view.held_of_item, expected[i % len(expected)])
 
 
 def check_batches(s: State) -> None:

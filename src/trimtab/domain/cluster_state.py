@@ -158,6 +158,7 @@ class ClusterState:
     link_active: NDArray[np.int32]  # [zones + nodes] transfers under way on that link
     usd_per_s: NDArray[np.float64]  # [types] price of a node
     item_gib: NDArray[np.float64]  # [artifacts]
+    held_of_item: NDArray[np.int64]  # [artifacts] of n_held, those that need it
     memory_gib: NDArray[np.float64]  # [types] room of a node for artifacts
     engines: NDArray[np.void]  # [nodes] load by fields, `engines["kv_used"]`; [0] = all serve by slots
 

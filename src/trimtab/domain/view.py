@@ -165,6 +165,7 @@ class View(NamedTuple):
     memory_gib: Annotated[Any, array("f8", "types")]  # room of a node for items
     outages: Annotated[Any, array(OUTAGE, "outages")]  # the maintenance calendar; past ones too
     engines: Annotated[Any, array(ENGINE_LOAD, "engine_nodes")]  # [0] = all nodes serve a request a slot
+    held_of_item: Annotated[Any, array("i8", "items")]  # of context.n_held, those that need it
 
 
 class Plan(NamedTuple):

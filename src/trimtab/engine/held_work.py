@@ -123,6 +123,8 @@ def hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
         s.requests.key[r] = central_key(s, plan, order, r, now_s)
         s.requests.status[r] = _HELD
         s.contexts.n_held[d] += 1
+        if len(s.item_gib) > 0:
+            _count_items(s, r, d, 1)
         note_tenant_held(s, r)
         _note_held_row(s, r)
         enqueue(s, _central(s, r), r)
@@ -197,10 +199,23 @@ def _behind(s: State, r: int, key: float) -> float:
     return key + LATER if s.work.priority[r] <= BACKGROUND else key
 
 
+@helper
+def _count_items(s: State, r: int, d: int, by: int) -> None:
+    """Count the model and the adapter of request r, which dispatcher d holds now (1) or no longer (−1)."""
+    model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
+    if model >= 0:
+        s.held_of_item[d, model] += by
+    if adapter >= 0:
+        s.held_of_item[d, adapter] += by
+
+
 @helper(inline=True)
 def note_unheld(s: State, r: int) -> None:
     """Held request r is held no longer."""
-    s.contexts.n_held[dispatcher_of(s, r)] -= 1
+    d = dispatcher_of(s, r)
+    s.contexts.n_held[d] -= 1
+    if len(s.item_gib) > 0:
+        _count_items(s, r, d, -1)
     note_tenant_unheld(s, r)
     if s.config.runs[0] == 1:
         s.counts.n_held[0] -= 1

@@ -8,6 +8,7 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
@@ -21,10 +22,11 @@ from trimtab.domain.planning import History
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
-from trimtab.engine.bound_state import Columns
+from trimtab.engine.bound_state import Columns, python_state
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import IS_OVER, Driver, PlanningLog
 from trimtab.engine.events import ARRIVAL, CANCELLATION, COMPLETION, LOSS, SWITCH
+from trimtab.engine.held_work import note_unheld
 from trimtab.engine.layout import no_runs
 from trimtab.engine.node_reports import NodeReports
 from trimtab.engine.policy_errors import Fallback
@@ -33,7 +35,6 @@ from trimtab.engine.rollout import Rollouts
 from trimtab.engine.run_row_writer import record_struct
 from trimtab.engine.slots import SOME_S, UNESTIMATED
 from trimtab.engine.state import AVOIDED, COUNTS, DECISION, OPEN, HostMode, State
-from trimtab.engine.virtual_counters import note_tenant_unheld
 from trimtab.errors import PolicyError
 
 _COUNTED = Struct("=4q")  # of COUNTS: events, injected, started and ended, in one call
@@ -87,15 +88,6 @@ class Ended(NamedTuple):
     row: int
     status: int
     reason: int
-
-
-class _Tenants(NamedTuple):
-    """The fields of State that `note_tenant_unheld` reads and writes."""
-
-    held_of: Any
-    held_cost: Any
-    work: Any
-    requests: Any
 
 
 class LiveDriver:
@@ -177,8 +169,7 @@ class LiveDriver:
         self._n_held = self._contexts.n_held
         self._virtual_counters: Any = memoryview(state.virtual_counters)
         self._ended_count, self._started_count = self._counts.ended, self._counts.started
-        held_of, held_cost = memoryview(state.held_of), memoryview(state.held_cost)
-        self._tenants: Any = _Tenants(held_of, held_cost, self._work, self._rows)
+        self._held_cost: Any = memoryview(state.held_cost)
         self._completed: list[int] = []
         self._work_bytes = memoryview(state.work.view(np.uint8))
         self._count_bytes = memoryview(state.counts.view(np.uint8))
@@ -338,7 +329,7 @@ class LiveDriver:
         """Another size for a request that waits. Its arrival stays, and with it its place in the queue."""
         work = self._work
         if self._status[row] == _HELD:
-            self._tenants.held_cost[spec.tenant_idx] += spec.cost - work.cost[row]
+            self._held_cost[spec.tenant_idx] += spec.cost - work.cost[row]
             if spec.deadline_s > work.deadline_s[row]:
                 self._driver.push(spec.deadline_s, CANCELLATION, row, 0)
                 self._counts.pending_wakeups[0] += 1
@@ -509,10 +500,15 @@ class LiveDriver:
             if j >= 0 and nodes.up[j] < 0:
                 nodes.up[j] += 2
         if rows.status[row] == _HELD:
-            self._contexts.n_held[0] -= 1
-            note_tenant_unheld(self._tenants, row)
+            note_unheld(self._interpreted, row)
         rows.status[row], rows.version[row] = _RETRYING, rows.version[row] + 1
         self._driver.push(now_s, ARRIVAL, row, rows.version[row])
+
+    @cached_property
+    def _interpreted(self) -> State:
+        """The state for helpers of the loop, called from Python. Its events may be old."""
+        interpreted: State = python_state(self._driver.state)
+        return interpreted
 
     def _calls_of_fallback(self) -> Calls:
         state = self._driver.state

@@ -257,6 +257,7 @@ def new_state(
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
     has_inputs = requests.chains is not None and any(Need.LINKS in p.all_needs for p in policies)
     given["input_gib"] = np.zeros(cluster.n_nodes if has_inputs else 0)
+    given["held_of_item"] = np.zeros((dispatchers, len(cluster.item_names)), np.int64)
     given["views"] = _views(cluster, options, given)
     given["memories"] = [memory_of(p, cluster) for p in policies]
     given["order_memories"] = [memory_of(order, cluster) for _ in range(dispatchers)]
@@ -449,6 +450,7 @@ def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[Vi
                 "nodes": seen[min(i, len(seen) - 1)],
                 "engines": loads[min(i, len(loads) - 1)],
                 "changed": given["changed"][i],
+                "held_of_item": given["held_of_item"][i % options.dispatchers],
             }
         )
         for i in range(len(contexts))

@@ -421,6 +421,7 @@ class State(NamedTuple):
     usual_step_s: Annotated[Any, array("f8", "reporting_nodes")]  # of real nodes; 0 = they tell none
     seen_engine_load: Annotated[Any, array(ENGINE_LOAD, "views", "engine_nodes")]  # fresh: `engine_load`
     report_engine_load: Annotated[Any, array(ENGINE_LOAD, "reports", "engine_nodes")]
+    held_of_item: Annotated[Any, array("i8", "dispatchers", "items")]  # held requests that need it
     views: Annotated[Any, ListField(View)]  # [dispatchers + shadows]
     memories: Annotated[Any, ListField(Memory)]  # [dispatchers + shadows], the policies'
     order_memories: Annotated[Any, ListField(Memory)]  # [dispatchers], the order's

@@ -681,3 +681,16 @@ async def test_a_tokenizer_that_counts_prompts_otherwise_does_not_shift_the_esti
         bench.dispatcher.done((asked,))
         assert asked.actual_units == 15.0, "as the node says"
     assert bench.submit(embedding()).estimate_s == pytest.approx(2.0, rel=1e-3)
+
+
+@benched("least-connections", *[{"models": ("m", "x"), "max_requests": 1, "type_name": ""}] * 2)
+async def test_policies_see_how_many_waiting_requests_want_a_model(bench: Bench) -> None:
+    running = [bench.submit() for _ in range(2)]
+    for model in ("x", "m", "x"):
+        bench.submit(Asked(model))
+    items = bench.dispatcher.registry.shape.items
+    held = bench.view().held_of_item
+    assert {item: held[i] for i, item in enumerate(items)} == {"m": 1, "x": 2}
+    for exchange in running:
+        bench.done(exchange)
+    assert held.sum() == 1
