@@ -261,14 +261,15 @@ class Scheduler(Listener):
         """The policy's choice, or why there is none."""
         if pod.refusal:
             return None, pod.refusal
-        alike = pod.terms, frozenset(pod.needs.items())
+        alike, looks_around = (pod.terms, frozenset(pod.needs.items())), self._feasible.looks_around(pod)
         tried, why = self._full.get(alike, (-1, ""))
-        if tried == self._changes and not self._feasible.looks_around(pod):
+        if tried == self._changes and not looks_around:
             return None, why  # room has only become less since one like it did not fit
         able = self._feasible.mask(pod)
         if not able.any():
             why = self._feasible.summary(pod)
-            self._full[alike] = self._changes, why
+            if not looks_around:
+                self._full[alike] = self._changes, why
             return None, why
         ranked = self._choice.rank(pod, able)
         if not ranked:
