@@ -21,7 +21,7 @@ from trimtab.clusters import backends
 from trimtab.clusters.kube.api import MERGE, NOT_FOUND, Json, KubeApi, follow
 from trimtab.clusters.kube.lease import Lease
 from trimtab.clusters.kube.worker_pods import PodSettings, read_pod_settings
-from trimtab.errors import ApiRefused, ClusterLost, TrimtabError, UsageError
+from trimtab.errors import ApiRefused, ClusterLost, UsageError
 from trimtab.training.runner import run_commands
 from trimtab.training.runner.job_list import JobList, JobSpec, RunRules
 from trimtab.training.runner.live_job import JobRow
@@ -136,8 +136,13 @@ class TrainingJobs:
         self._tell(lambda: setattr(self._known, "rows", by_id))
 
     def reject(self, id: str, why: str) -> None:
-        """A job can never run."""
-        self._tell(lambda: self._reject(id, why))
+        """A job can never run. Returns once its status says so, or the server is gone."""
+        if not self._loop.is_closed():
+            written = asyncio.run_coroutine_threadsafe(self._reject(id, why), self._loop)
+            try:
+                written.result(_ANSWER_S)
+            except (ClusterLost, TimeoutError) as error:  # it will be found out again
+                logger.warning("%s", error)
 
     def _tell(self, what: Callable[[], Any]) -> None:
         if not self._loop.is_closed():
@@ -209,7 +214,7 @@ class TrainingJobs:
         """Bring the run in line with the objects, and their status with the run."""
         known = self._known
         if self._is_waiting:
-            self._begin()
+            await self._begin()
         if known.rows is None or not known.run_id:
             return
         rows, objects = known.rows, {each.id: each for each in known.objects.values()}
@@ -224,7 +229,7 @@ class TrainingJobs:
             if id not in objects and row.state not in OVER:
                 await self._send(Command(do="cancel", names=(id,)))
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         """Let a run begin: one that objects name, or a new one with the first job."""
         waiting = [each for each in self._known.objects.values() if not each.is_over]
         for each in waiting:
@@ -234,12 +239,12 @@ class TrainingJobs:
                 self._runs_to_begin.put(str(run_id))
                 return
         for each in waiting:
-            if (spec := self._spec(each)) is not None:
+            if (spec := await self._spec(each)) is not None:
                 self._is_waiting = False
                 self._runs_to_begin.put(spec)
                 return
 
-    def _spec(self, each: _Object) -> JobSpec | None:
+    async def _spec(self, each: _Object) -> JobSpec | None:
         """The job of an object; None: it is refused."""
         try:
             data = {"cwd": str(self._runs), **each.spec, "id": each.id}
@@ -247,23 +252,21 @@ class TrainingJobs:
                 lambda: JobSpec.model_validate(data), JobSpec, f"trainingjob/{each.name}", UsageError
             )
         except UsageError as error:
-            self._reject(each.id, str(error))
+            await self._reject(each.id, str(error))
             return None
         self._known.priorities[each.id] = made.priority
         return made
 
-    def _reject(self, id: str, why: str) -> None:
-        for each in self._known.objects.values():
+    async def _reject(self, id: str, why: str) -> None:
+        for each in list(self._known.objects.values()):
             if each.id == id:
-                each.status = {**each.status, "phase": "rejected"}
-                status = {"phase": "rejected", "message": why}
-                self._loop.create_task(self._patch(each.name, status))
+                await self._patch(each, {"phase": "rejected", "message": why})
 
     async def _add(self, each: _Object) -> None:
-        if (spec := self._spec(each)) is not None and (
+        if (spec := await self._spec(each)) is not None and (
             why := await self._send(Command(do="add", jobs=(spec,)))
         ):
-            self._reject(each.id, why)
+            await self._reject(each.id, why)
 
     async def _prioritise(self, each: _Object, row: JobRow) -> None:
         wanted = each.spec.get("priority", 0)
@@ -287,18 +290,17 @@ class TrainingJobs:
         now_s = time.monotonic()
         differs = {name for name, value in status.items() if each.status.get(name) != value}
         if differs - {"samples"} or (differs and now_s - each.written_s >= _COUNTS_S):
+            await self._patch(each, status)
             each.written_s = now_s
-            each.status = {**each.status, **status}
-            await self._patch(each.name, status)
 
-    async def _patch(self, name: str, status: Json) -> None:
+    async def _patch(self, each: _Object, status: Json) -> None:
+        """Write a status. Raises ClusterLost: then it is as before, and the next look writes it."""
         try:
-            await self._api.patch(f"{self._path}/{name}/status", {"status": status}, MERGE)
+            await self._api.patch(f"{self._path}/{each.name}/status", {"status": status}, MERGE)
         except ApiRefused as error:
             if error.status != NOT_FOUND:
                 logger.warning("%s", error)
-        except TrimtabError as error:
-            logger.warning("%s", error)
+        each.status = {**each.status, **status}
 
 
 def _status(run_id: str, row: JobRow) -> Json:
