@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from functools import partial
+from math import nan
 from pathlib import Path
 from statistics import fmean
 
@@ -103,4 +104,11 @@ def goldens() -> list[Golden]:
         )
         for w, published in PUBLISHED["pollux"].items()
     ]  # fmt: skip
-    return [*exact, *searched]
+    fitted = [
+        Golden(
+            STUDY, f"optimus with fits of its own, workload {w}", nan, partial(completion_s, "optimus", w),
+            is_fast=False, note="losses are the measured validation errors; each job explores as it runs",
+        )
+        for w in PUBLISHED["optimus-oracle"]
+    ]  # fmt: skip
+    return [*exact, *fitted, *searched]

@@ -77,6 +77,7 @@ def _application(rng: np.random.Generator, k: int, speed: Floats) -> Application
         iterations=np.cumsum(np.diff(progress, prepend=0.0) / gain, axis=1),
         grad_sqr=np.ones((len(batches), EPOCHS)),
         grad_var=each(noise, (len(batches), EPOCHS)),
+        loss=each(1.0 / (1.0 + 0.1 * np.arange(1, EPOCHS + 1)), (len(batches), EPOCHS)),
         min_local=np.full(len(speed), least),
         max_local=np.full(len(speed), float(fits)),
         gpus_max=64,

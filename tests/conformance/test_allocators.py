@@ -27,7 +27,7 @@ from trimtab.training.truths.table_model import TableTruth
 from trimtab.validation.named_classes import section
 
 HEADINGS = ("Idea", "Source", "Reads", "Cost", "When it wins / loses", "Deviations from the source")
-TABLE_PROVIDES = {JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.DEADLINES, JobNeed.ORACLE}
+TABLE_PROVIDES = {JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.DEADLINES, JobNeed.ORACLE, JobNeed.LOSSES}
 ON_TABLES = [n for n in allocator_names() if allocator_class(n).needs <= TABLE_PROVIDES]
 SHARING = [n for n in allocator_names() if JobNeed.SHARING in allocator_class(n).needs]
 
@@ -137,8 +137,8 @@ def most_at_once(run: JobRecords, counted: Any) -> int:
 @pytest.mark.parametrize("name", ON_TABLES)
 def test_hidden_work_does_not_change_the_first_decision(name: str) -> None:
     """Two runs that differ in true work only are the same until the first job of either one ends."""
-    if JobNeed.ORACLE in allocator_class(name).needs:
-        pytest.skip("an oracle")
+    if allocator_class(name).needs & {JobNeed.ORACLE, JobNeed.LOSSES}:
+        pytest.skip("it is told of the true work, or sees it in losses")
     workload = random_jobs(5)
     longer = replace(workload, work=workload.work * 3)
     runs = [run_of(w, name) for w in (workload, longer)]

@@ -36,6 +36,7 @@ def toy_profile(name: str = "toy", noise: float = 0.0, epochs: int = 4, **more: 
         "iterations": progress / gain[:, None],
         "grad_sqr": np.ones((2, epochs)),
         "grad_var": np.full((2, epochs), noise),
+        "loss": np.tile(1.0 / (1.0 + np.arange(1, epochs + 1)), (2, 1)),
         "min_local": np.array([8.0]),
         "max_local": np.array([32.0]),
         "gpus_max": 8,

@@ -35,6 +35,7 @@ class JobNeed(StrEnum):
     GOODPUT = "goodput", "gradient noise, so that speeds count statistical efficiency"
     SHARING = "sharing", "estimated speeds of two jobs on the same GPUs"
     EPOCHS = "epochs", "epochs of each job, how long they take, and those done"
+    LOSSES = "losses", "the loss of each job at the ends of its epochs, as it reports it"
     TYPES = "types", "estimated speed of each job on several types of GPU"
 
 
@@ -75,6 +76,22 @@ class EpochSpeed(Speed, Protocol):
     """Speed of jobs that report epochs."""
 
     def epochs(self, jobs: Records) -> list[Epochs]:
+        """Of each job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What a job has reported of its learning."""
+
+    work: Floats  # [epochs] done at the end of each epoch so far, in the unit of work_left; ascending
+    loss: Floats  # [epochs] above 0; 1 = nothing is learned. It falls in the long run
+    done: float  # work done so far
+
+
+class LossSpeed(Speed, Protocol):
+    """Speed of jobs that report losses."""
+
+    def losses(self, jobs: Records) -> list[Losses]:
         """Of each job."""
 
 

@@ -32,6 +32,9 @@ class ApplicationProfile:
     iterations: Floats  # [batches, epochs] done at the end of each epoch
     grad_sqr: Floats  # [batches, epochs] squared norm of the gradient
     grad_var: Floats  # [batches, epochs] its variance
+    loss: (
+        Floats  # [batches, epochs] validation error at the end of each epoch, as a fraction; lower is better
+    )
     min_local: Floats  # [types] least local batch
     max_local: Floats  # [types] largest one that fits
     gpus_max: int  # most GPUs that were measured, or may be used

@@ -25,7 +25,7 @@ from trimtab.errors import TraceError
 
 _TIMES: Final = ("step_time", "sync_time")
 _SCALED: Final = ("num_nodes", "num_replicas", "local_bsz")
-_EPOCH: Final = ("progress", "iteration", "grad_sqr", "grad_var")
+_EPOCH: Final = ("progress", "iteration", "grad_sqr", "grad_var", "metric")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,19 @@ def _application(folder: Path, type_names: tuple[str, ...], limits: ApplicationL
         iterations=curves[:, :, 1],
         grad_sqr=curves[:, :, 2],
         grad_var=curves[:, :, 3],
+        loss=_errors(curves[:, :, 4]),
         min_local=np.array([batches.min() for batches in local]),
         max_local=np.array([limits.max_local or batches.max() for batches in local]),
         gpus_max=limits.gpus_max or measured,
         agent_batch=limits.agent_batch,
     )
+
+
+def _errors(metric: Floats) -> Floats:
+    """What a metric [batches, epochs] leaves to learn. Above 1 it is in percent; if it falls, an error."""
+    scaled = metric / (100.0 if metric.max() > 1.0 else 1.0)
+    falls = scaled[:, -1].mean() < scaled[:, 0].mean()
+    return scaled if falls else 1.0 - scaled
 
 
 def _steps(folder: Path, suffix: str, slowdown: float) -> StepMeasurements:

@@ -37,6 +37,7 @@ class BatchCurve:
     grad_var: Floats  # [epochs]
     gain: Floats  # [epochs] progress of an iteration
     iterations: Floats  # [epochs] done at the end of each
+    loss: Floats  # [epochs] at the end of each
 
 
 class GradientNoise:
@@ -57,7 +58,8 @@ class GradientNoise:
         sqr, var = self._between(profile.grad_sqr, batch), self._between(profile.grad_var, batch)
         scale = batch / profile.init_batch
         gain = (var + sqr) / (var / scale + sqr)
-        return BatchCurve(sqr, var, gain, self._between(profile.iterations, batch))
+        iterations, loss = self._between(profile.iterations, batch), self._between(profile.loss, batch)
+        return BatchCurve(sqr, var, gain, iterations, loss)
 
     def _between(self, values: Floats, batch: float) -> Floats:
         batches = self._profile.batches

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trimtab.domain.allocator import JobNeed
+from trimtab.domain.allocator import JobNeed, Losses
 from trimtab.domain.training_jobs import Floats, Ints, Records
+from trimtab.errors import UsageError
 from trimtab.training.batch_choice import goodputs
 from trimtab.training.levels import never_measured
+from trimtab.training.loss_reports import LossReports
 from trimtab.training.throughput_model import PARAMETERS, fit_throughput, step_seconds
 
 Key = tuple[int, int, int]  # nodes, GPUs, local batch
@@ -31,9 +33,11 @@ class FittedSpeed:
 
     Attributes:
         limits: [jobs, types] LIMITS records.
+        reports: losses; None = jobs report none.
     """
 
     limits: Records
+    reports: LossReports | None = None
     _reports: dict[tuple[int, int], dict[Key, tuple[float, float]]] = field(default_factory=dict)
     _stale: set[tuple[int, int]] = field(default_factory=set)
 
@@ -51,9 +55,16 @@ class FittedSpeed:
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """Scaling with goodput, and types where there are several."""
-        types = {JobNeed.TYPES} if self._types > 1 else set()
-        return frozenset({JobNeed.SCALING, JobNeed.GOODPUT, JobNeed.WORK_LEFT} | types)
+        """Scaling with goodput, losses where jobs report them, and types where there are several."""
+        more = {JobNeed.TYPES} if self._types > 1 else set()
+        more |= {JobNeed.LOSSES} if self.reports is not None else set()
+        return frozenset({JobNeed.SCALING, JobNeed.GOODPUT, JobNeed.WORK_LEFT} | more)
+
+    def losses(self, jobs: Records) -> list[Losses]:
+        """As reported. Raises UsageError if jobs report none."""
+        if self.reports is None:
+            raise UsageError("no losses", field="speed", expected="a speed that provides losses")
+        return self.reports.of(jobs)
 
     def report(self, job: int, type_idx: int, key: Key, times: tuple[float, float], noise: float) -> bool:
         """A job ran: seconds of a step and of its synchronisation, gradient variance over squared norm.

@@ -64,8 +64,12 @@ class TableJobs:
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """Scaling, pairs, and types where the table has several."""
-        return _ALWAYS | {JobNeed.SHARING} | ({JobNeed.TYPES} if len(self.table.rate_per_s) > 1 else set())
+        """Scaling, pairs, losses, and types where the table has several."""
+        return (
+            _ALWAYS
+            | {JobNeed.SHARING, JobNeed.LOSSES}
+            | ({JobNeed.TYPES} if len(self.table.rate_per_s) > 1 else set())
+        )
 
     def clock(self, own: str) -> str:
         """Its own."""
@@ -111,9 +115,9 @@ class ReplayJobs:
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """Goodput, and types where there are several."""
+        """Goodput, losses, and types where there are several."""
         types = {JobNeed.TYPES} if len(self.replay.profiles[0].steps) > 1 else set()
-        return _ALWAYS | {JobNeed.GOODPUT} | types
+        return _ALWAYS | {JobNeed.GOODPUT, JobNeed.LOSSES} | types
 
     def clock(self, own: str) -> str:
         """Rounds of 60 s, as in the published simulators, where its own one follows finishes."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
-from trimtab.domain.parameters import Count, Positive
+from trimtab.domain.parameters import Count, Fraction, NumberList, Positive
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Records, configs
+from trimtab.training.allocators.shared.lease_programme import LeaseProblem, leases_of_jobs
+
+LATER: Final = NumberList("/", may_be_empty=True)
+_REFUSED: Final = -1
 
 
 @dataclass
 class Accepted:
-    """The state of a run."""
+    """The state of a run. Leases are counted from time 0."""
 
-    jobs: dict[int, bool] = field(default_factory=dict)  # job → whether it was accepted
+    promised: dict[int, int] = field(default_factory=dict)  # job → leases before its promise; -1 = refused
+    plan: dict[int, set[int]] = field(default_factory=dict)  # job → leases; of the last programme
 
 
 @dataclass(frozen=True)
@@ -26,24 +32,31 @@ class Chronus(Allocator):
 
     Idea
         Time is cut into leases. A job needs so many of them before its deadline. It is accepted if a greedy
-        packer finds leases for all accepted jobs and it. At each lease, accepted jobs that can wait no longer
-        run; then further ones ("maximize") or none ("minimize"); spare GPUs go to jobs that were not accepted
-        or have no deadline, smallest remaining service first.
+        packer finds leases for all accepted jobs and it. Which accepted jobs hold a lease is an integer
+        programme: the largest value of the deadlines met, then as much work in the next lease as possible
+        ("maximize") or as little ("minimize"). Spare GPUs go to jobs that were not accepted or have no
+        deadline, smallest remaining service first.
     Source
         Gao et al., Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs, SoCC 2021, and
         its artifact; the copy in ElasticFlow's artifact uses leases of 240 s.
     Reads
-        deadline_s, work_left, gpus_requested, estimated speed.
+        deadline_s, submit_s, work_left, gpus_requested, estimated speed.
     Cost
-        O(jobs · leases) for each new job and each lease.
+        O(jobs · leases) for each new job and each lease with the packer. A programme of O(jobs · deadlines)
+        integers when accepted jobs came or went or are late, at most `time_limit_s`.
     When it wins / loses
         It keeps the promises that it makes, and rarely preempts. GPU counts never change, so deadlines
         shorter than the run time with the requested GPUs are out of reach.
     Deviations from the source
-        The greedy packer of the admission also selects leases, in place of the mixed-integer programme, which
-        the artifact solves with Gurobi within 5 s. `objective` "adaptive" maximises unless a deadline job was
-        not accepted. Soft deadlines and the extension of a deadline by the server are left out. Where GPUs
-        lie is the run's placement rule; the artifact chooses among shapes by their speed.
+        The programme counts leases between two deadlines, since these are alike, in place of one binary for
+        each job and lease, and is solved by HiGHS, not Gurobi; its plan holds until accepted jobs come or go
+        or one lacks leases. Where HiGHS finds nothing in time, and with `select` "greedy", the packer of the
+        admission selects. `objective` "adaptive" maximises unless a deadline job was not accepted. Soft
+        deadlines: with `later` "1.5/2" every job still has value at 1.5 and 2 times the time that it was
+        given, each time `later_value` of the value before; the source reads such a list for each job.
+        `extends`: a job that fits before none of its deadlines is promised the first later one that does, as
+        by the source's server. Where GPUs lie is the run's placement rule; the artifact chooses among shapes
+        by their speed.
     """
 
     name: ClassVar[str] = "chronus"
@@ -53,6 +66,11 @@ class Chronus(Allocator):
     margin: Positive = 1.1  # of estimated run times
     objective: Literal["adaptive", "maximize", "minimize"] = "adaptive"
     horizon_leases: Count = 4000  # deadlines further away count as this far
+    select: Literal["programme", "greedy"] = "programme"
+    time_limit_s: Positive = 5.0  # of a programme
+    later: Annotated[str, LATER] = ""  # times of the time given: further deadlines, of less value
+    later_value: Fraction = 0.5  # of the value before, that each of them has
+    extends: bool = False
 
     def init(self, cluster: GpuCluster, n_jobs: int) -> Accepted:
         """No job was accepted."""
@@ -63,22 +81,37 @@ class Chronus(Allocator):
     ) -> Allocation:
         """Accept new jobs, then give the next lease."""
         gpus = jobs["gpus_requested"].astype(np.int64)
-        need, last = self._leases(jobs, speed, now_s)
-        self._accept(jobs, gpus, need, last, cluster.n_gpus, memory)
-        idx = jobs["job_idx"].tolist()
-        accepted: Flags = np.array([memory.jobs.get(j, False) for j in idx], np.bool_)
-        must = np.zeros(len(jobs), np.bool_)
-        rows = np.flatnonzero(accepted)
-        _, starts_now = packed(gpus[rows], need[rows], last[rows], cluster.n_gpus)
-        must[rows] = starts_now
-        left_gpu_s = need * gpus
+        now = math.floor(now_s / self.term_s)
+        need, last = self._leases(jobs, speed, now)
+        self._accept(jobs, gpus, need, last, cluster.n_gpus, memory, now)
+        promised = np.array([memory.promised.get(j, _REFUSED) for j in jobs["job_idx"].tolist()], np.int64)
+        until = np.clip(promised - now, 0, self.horizon_leases)
+        accepted: Flags = promised != _REFUSED
         is_refused = np.isfinite(jobs["deadline_s"]) & ~accepted
-        later = accepted & ~must
-        waits_last = self.objective == "minimize" or (self.objective == "adaptive" and is_refused.any())
-        group = np.where(must, 0, np.where(later, 3 if waits_last else 1, 2))
-        runs = cluster.runs
-        key = np.where(later, last - need, left_gpu_s)
-        order = np.lexsort((~runs, key, group))
+        saves = self.objective == "minimize" or (self.objective == "adaptive" and is_refused.any())
+        rows = np.flatnonzero(accepted)
+        must = np.zeros(len(jobs), np.bool_)
+
+        def programme() -> list[Ints] | None:
+            ends = np.maximum(last[rows], until[rows, None])
+            ends[:, 0] = np.where(last[rows, 0] > 0, last[rows, 0], until[rows])
+            steps = np.cumprod([1.0] + [self.later_value] * (ends.shape[1] - 1))
+            value = np.broadcast_to(steps, ends.shape)
+            problem = LeaseProblem(
+                gpus[rows], need[rows], np.maximum.accumulate(ends, axis=1), value, cluster.n_gpus,
+                -1 if saves else 1,
+            )  # fmt: skip
+            return leases_of_jobs(problem, self.time_limit_s)
+
+        if len(rows) and self.select == "programme" and self._plan(jobs, rows, need, memory, now, programme):
+            must[rows] = [now in memory.plan[j] for j in jobs["job_idx"][rows].tolist()]
+        else:
+            _, must[rows] = packed(gpus[rows], need[rows], until[rows], cluster.n_gpus)
+        left_gpu_s = need * gpus
+        waits = accepted & ~must & (need <= until)
+        group = np.where(must, 0, np.where(waits, 3 if saves else 1, 2))
+        key = np.where(waits, until - need, left_gpu_s)
+        order = np.lexsort((~cluster.runs, key, group))
         counts = np.zeros((len(jobs), len(cluster.type_names)), np.int64)
         free = cluster.n_gpus
         for row in order:
@@ -87,31 +120,82 @@ class Chronus(Allocator):
                 free -= int(gpus[row])
         return Allocation(counts=counts, admitted=rows)
 
-    def _leases(self, jobs: Records, speed: Speed, now_s: float) -> tuple[Ints, Ints]:
-        """Leases that each job needs, and those that there are before its deadline."""
+    def _plan(
+        self,
+        jobs: Records,
+        rows: Ints,
+        need: Ints,
+        memory: Accepted,
+        now: int,
+        programme: Callable[[], list[Ints] | None],
+    ) -> bool:
+        """Have a plan of the accepted jobs [rows], anew if the last one does not do."""
+        index = jobs["job_idx"][rows].tolist()
+        left = [sum(lease >= now for lease in memory.plan.get(j, ())) for j in index]
+        if memory.plan.keys() == set(index) and (np.array(left) >= need[rows]).all():
+            return True
+        found = programme()
+        memory.plan = {}
+        if found is None:
+            return False
+        memory.plan = {j: set((now + held).tolist()) for j, held in zip(index, found, strict=True)}
+        return True
+
+    def _leases(self, jobs: Records, speed: Speed, now: int) -> tuple[Ints, Ints]:
+        """Leases that each job needs, [jobs], and those before each of its deadlines, [jobs, deadlines]."""
         gpus = jobs["gpus_requested"]
         rate = np.maximum(speed.goodput(jobs, configs(gpus)), 1e-300)
         widths = np.array([math.log2(g) for g in gpus.tolist()])
         switch = 1.0 + (1.0 + widths) * 0.5 / self.term_s
         need = np.ceil(jobs["work_left"] / rate * switch * self.margin / self.term_s)
-        until: Floats = np.floor(jobs["deadline_s"] / self.term_s) - math.floor(now_s / self.term_s)
+        times = np.array([1.0, *LATER.numbers(self.later)])
+        given_s = (jobs["deadline_s"] - jobs["submit_s"])[:, None] * times
+        until: Floats = np.floor((jobs["submit_s"][:, None] + given_s) / self.term_s) - now
         return need.astype(np.int64), np.clip(until, 0, self.horizon_leases).astype(np.int64)
 
     def _accept(
-        self, jobs: Records, gpus: Ints, need: Ints, last: Ints, n_gpus: int, memory: Accepted
+        self,
+        jobs: Records,
+        gpus: Ints,
+        need: Ints,
+        last: Ints,
+        n_gpus: int,
+        memory: Accepted,
+        now: int,
     ) -> None:
+        """Promise each new job the first of its deadlines before which it fits beside those accepted."""
         idx = jobs["job_idx"].tolist()
-        kept = [row for row, j in enumerate(idx) if memory.jobs.get(j)]
+        kept = [row for row, j in enumerate(idx) if memory.promised.get(j, _REFUSED) != _REFUSED]
+        until = np.array([memory.promised.get(j, now) for j in idx], np.int64) - now
         for row, j in enumerate(idx):
-            if j in memory.jobs:
+            if j in memory.promised:
                 continue
-            memory.jobs[j] = False
-            if math.isfinite(jobs["deadline_s"][row]) and need[row] <= last[row]:
-                rows = np.array([*kept, row], np.int64)
-                fits, _ = packed(gpus[rows], need[rows], last[rows], n_gpus)
-                if fits[-1]:
-                    memory.jobs[j] = True
-                    kept.append(row)
+            memory.promised[j] = _REFUSED
+            rows = np.array([*kept, row], np.int64)
+
+            def fits(before: int, row: int = row, rows: Ints = rows) -> bool:
+                until[row] = before
+                limits = np.clip(until[rows], 0, self.horizon_leases)
+                return bool(need[row] <= before and packed(gpus[rows], need[rows], limits, n_gpus)[0][-1])
+
+            if not math.isfinite(jobs["deadline_s"][row]) or gpus[row] > n_gpus:
+                continue
+            before = next((int(m) for m in last[row] if fits(int(m))), -1)
+            if before < 0 and self.extends:
+                before = _first_fit(fits, int(last[row, -1]), self.horizon_leases)
+            if before >= 0:
+                memory.promised[j], until[row] = now + before, before
+                kept.append(row)
+
+
+def _first_fit(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number of leases above `low` that fits, by bisection; -1 = not even the most."""
+    if not fits(high):
+        return -1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def packed(gpus: Ints, need: Ints, last: Ints, n_gpus: int) -> tuple[Flags, Flags]:

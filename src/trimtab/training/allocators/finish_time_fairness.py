@@ -43,8 +43,8 @@ class FinishTimeFairness(GavelAllocator):
     Reads
         gpus_requested, age_s, work_left, goodput.
     Cost
-        O(jobs) for each of 60 steps of the bisection; for several types up to 30 linear programmes of O(jobs ·
-        types) variables, mostly fewer than ten.
+        O(jobs) for each of 60 steps of the bisection; for several types up to 30 linear programmes of
+        O(jobs · types) variables, mostly fewer than ten.
     When it wins / loses
         Few jobs finish much later than they would alone. Efficiency is no aim.
     Deviations from the source

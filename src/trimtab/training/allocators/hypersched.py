@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.parameters import Range
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records, configs
+from trimtab.training.allocators.shared.in_order import of_one_type
 
 _WORTH = 1.1  # a change has to bring so many times the progress until the deadline
 _CURVE = 9.0  # of the assumed learning curve: half of the way to the end it is at 0.82 of 0.9
@@ -84,7 +85,7 @@ class HyperSched(Allocator):
                 chosen[row] = least[row]
                 free -= int(least[row])
         self._raise(jobs, order, chosen, free, now_s, speed)
-        return Allocation(counts=_of_types(chosen, cluster))
+        return Allocation(counts=of_one_type(chosen, cluster))
 
     def _paused(self, jobs: Records, done_frac: Floats, merit: Floats, memory: _Rungs) -> Ints:
         """1 for jobs below the quantile of the last rung that they passed."""
@@ -126,17 +127,3 @@ class HyperSched(Allocator):
                     break
                 free -= level - int(chosen[row])
                 chosen[row] = level
-
-
-def _of_types(chosen: Ints, cluster: GpuCluster) -> Ints:
-    """Counts [jobs, types]: each job on the type that it holds, else on the one with most free GPUs."""
-    counts = np.zeros((len(chosen), len(cluster.type_names)), np.int64)
-    free = cluster.type_gpus.copy()
-    for row in np.argsort(-chosen, kind="stable"):
-        held = cluster.held[row]
-        t = int(np.argmax(held)) if held.any() else int(np.argmax(free))
-        t = t if free[t] >= chosen[row] else int(np.argmax(free))
-        if free[t] >= chosen[row]:
-            counts[row, t] = chosen[row]
-            free[t] -= chosen[row]
-    return counts

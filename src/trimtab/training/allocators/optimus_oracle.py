@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
-from trimtab.domain.training_jobs import GpuCluster, Ints, Records, configs
+from trimtab.domain.training_jobs import GpuCluster, Records, configs
+from trimtab.training.allocators.shared.marginal_gains import gains_of, least_and_most, raised
 
 
 @dataclass(frozen=True)
@@ -47,38 +47,14 @@ class OptimusOracle(Allocator):
     ) -> Allocation:
         """Grant GPUs one by one."""
         free = cluster.n_gpus
-        least = np.where(jobs["scales"], np.maximum(jobs["gpus_min"], 1), jobs["gpus_requested"])
-        most = np.where(jobs["scales"], np.minimum(jobs["gpus_max"], free), least)
+        least, most = least_and_most(jobs, free)
         counts = np.where(np.cumsum(least) <= free, least, 0)
         free -= int(counts.sum())
         if free > 0:
-            counts = self._raised(counts, most, free, self._gains(jobs, cluster, speed))
+            gpus = np.arange(1, cluster.n_gpus + 1)
+            ways = configs(gpus, nodes=-(-gpus // cluster.gpus_per_node))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                seconds = 1.0 / speed.goodput(jobs[:, None], ways[None, :])
+                gain = gains_of(seconds) * jobs["work_left"][:, None]
+            counts = raised(counts, most, free, np.where(np.isfinite(gain), gain, -np.inf))
         return Allocation(counts=counts[:, None])
-
-    def _gains(self, jobs: Records, cluster: GpuCluster, speed: Speed) -> Any:
-        """Seconds that GPU k + 1 takes off each job's remaining time, [jobs, k]; -inf = it can't have it."""
-        gpus = np.arange(1, cluster.n_gpus + 1)
-        ways = configs(gpus, nodes=-(-gpus // cluster.gpus_per_node))
-        with np.errstate(divide="ignore"):
-            per_work = 1.0 / speed.goodput(jobs[:, None], ways[None, :])
-        gain = np.full((len(jobs), cluster.n_gpus + 1), -np.inf)
-        with np.errstate(invalid="ignore"):
-            gain[:, 1:-1] = (per_work[:, :-1] - per_work[:, 1:]) * jobs["work_left"][:, None]
-        return np.where(np.isfinite(gain), gain, -np.inf)
-
-    def _raised(self, counts: Ints, most: Ints, free: int, gain: Any) -> Ints:
-        counts = counts.copy()
-        heap = [
-            (-float(gain[row, n]), row)
-            for row, n in enumerate(counts)
-            if 0 < n < most[row] and gain[row, n] > 0
-        ]
-        heapq.heapify(heap)
-        while heap and free > 0:
-            _, row = heapq.heappop(heap)
-            counts[row] += 1
-            free -= 1
-            n = counts[row]
-            if n < most[row] and gain[row, n] > 0:
-                heapq.heappush(heap, (-float(gain[row, n]), row))
-        return counts

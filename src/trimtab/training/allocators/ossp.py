@@ -39,8 +39,8 @@ class Ossp(GavelAllocator):
         Short makespans. Short jobs run as slowly as long ones, so mean completion times are long.
     Deviations from the source
         The source takes the shares that ECOS returns for the last feasible T, within 5 % of the smallest;
-        here the analytic centre (`tie` "centre"), or the least shares (`tie` "least"). With several types T is
-        the smallest one itself, and of shares that are free the largest sum is taken.
+        here the analytic centre (`tie` "centre"), or the least shares (`tie` "least"). With several types T
+        is the smallest one itself, and of shares that are free the largest sum is taken.
     """
 
     name: ClassVar[str] = "ossp"

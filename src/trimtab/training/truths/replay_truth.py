@@ -31,6 +31,7 @@ from trimtab.errors import UsageError
 from trimtab.training.batch_choice import LIMITS, GradientNoise, divided_batch
 from trimtab.training.fitted_speed import FittedSpeed
 from trimtab.training.levels import no_services
+from trimtab.training.loss_reports import LossReports
 from trimtab.training.truths.progress import TOLERANCE_S, Running
 from trimtab.training.truths.replay_oracle import ReplayOracle
 from trimtab.training.truths.step_times import FINISH_ROUNDINGS, StepTimes
@@ -81,7 +82,7 @@ class ReplayTruth:
         self._rate = np.zeros(n)
         self._stale: Flags = np.ones(n, np.bool_)  # whether the rate must be looked up
         self._news: Flags = np.zeros(n, np.bool_)  # whether the estimate changed since the agent chose
-        self._speed = FittedSpeed(self._limits)
+        self._speed = FittedSpeed(self._limits, LossReports(self._progress))
         if self.options.profiled == "one-gpu":
             self._profile_one_gpu()
         return self._speed
@@ -103,7 +104,7 @@ class ReplayTruth:
         """
         self._profile_one_gpu()
         if work_left is not None:
-            self._progress = self._total - np.clip(work_left, 0.0, self._total)
+            self._progress[:] = self._total - np.clip(work_left, 0.0, self._total)
             ends = self._ends[self._app]
             self._epoch = np.minimum((ends <= self._progress[:, None]).sum(axis=1), self._epochs - 1)
         for job, app in enumerate(self._app.tolist()):
@@ -142,12 +143,21 @@ class ReplayTruth:
             self._epoch[over] += 1
             self._stale[over] = True
             left[ends] -= np.minimum(took_s, left[ends])
+            self._report_losses(over)
             is_done = self._epoch[over] >= self._epochs[over]
             after[ends[is_done]] = (seconds - left)[ends[is_done]]
             self._choose_anew(jobs[self._agent[jobs] & self._news[jobs]])
             ends = ends[~is_done]
             at = ends[left[ends] > 0]
         return after
+
+    def _report_losses(self, jobs: Ints) -> None:
+        """Jobs at the end of an epoch tell the validation error measured there at their batch."""
+        reports = self._speed.reports
+        if reports is not None and reports.is_read:
+            for job in jobs.tolist():
+                curve = self._noise[self._app[job]].at(self._global_batch(job))
+                reports.report(job, float(self._progress[job]), float(curve.loss[self._epoch[job] - 1]))
 
     def save(self, job_idx: Ints) -> None:
         """Progress and epoch; what a job has learned of itself is never lost."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.domain.allocator import JobNeed, Speed
+from trimtab.domain.allocator import JobNeed, Losses, Speed
 from trimtab.domain.service_loads import PairSpeeds, guest_kept, host_slowdown, load_of
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Records, Workload
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import UsageError
 from trimtab.training.levels import equal_parts, no_services
+from trimtab.training.loss_reports import LossReports
 from trimtab.training.shared_gpus import pair_needs_s, pair_work, partner_rows, speeds_together
+from trimtab.training.truths.generated_losses import GeneratedLosses
 from trimtab.training.truths.progress import TOLERANCE_S, Running
 from trimtab.training.truths.step_times import FINISH_ROUNDINGS
 
@@ -27,9 +29,10 @@ class TableSpeed:
         curve: Ints,  # [jobs]
         pairs: PairSpeeds | None = None,
         known: Flags | None = None,  # [curves, curves] whether the speed of a pair is known; None = all are
+        losses: LossReports | None = None,  # of the jobs; None = they report none
     ) -> None:
         n_curves = len(table.curve_names)
-        self._table, self._curve = table, curve
+        self._table, self._curve, self._losses = table, curve, losses
         self._pairs = pairs or PairSpeeds.unknown(n_curves)
         self._known = np.ones((n_curves, n_curves), np.bool_) if known is None else known
 
@@ -40,13 +43,20 @@ class TableSpeed:
 
     @property
     def provides(self) -> frozenset[JobNeed]:
-        """Scaling and sharing, and types where the table has several."""
-        types = {JobNeed.TYPES} if len(self._table.rate_per_s) > 1 else set()
-        return frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.SHARING} | types)
+        """Scaling and sharing, losses where jobs report them, and types where the table has several."""
+        more = {JobNeed.TYPES} if len(self._table.rate_per_s) > 1 else set()
+        more |= {JobNeed.LOSSES} if self._losses is not None else set()
+        return frozenset({JobNeed.SCALING, JobNeed.WORK_LEFT, JobNeed.SHARING} | more)
 
     def goodput(self, jobs: Records, configs: Records) -> Floats:
         """Work per second."""
         return self._table.rates(self._curve[jobs["job_idx"]], configs["type_idx"], configs["gpus"])
+
+    def losses(self, jobs: Records) -> list[Losses]:
+        """As reported. Raises UsageError if jobs report none."""
+        if self._losses is None:
+            raise UsageError("no losses", field="speed", expected="a speed that provides losses")
+        return self._losses.of(jobs)
 
     def batch(self, jobs: Records, configs: Records) -> tuple[Floats, Ints]:
         """The job's batch in equal parts."""
@@ -82,7 +92,7 @@ class TableTruth:
     """The truth of jobs of a table: a constant speed between decisions, hence a closed form.
 
     Two jobs on the same GPUs run at the speeds of their pair; when one ends, the other goes on as alone.
-    Restarts of one do not change the speed of the other.
+    Restarts of one do not change the speed of the other. Jobs report generated losses.
 
     Attributes:
         finish_rounding: "exact", or "up": a job finishes at the next full second.
@@ -124,14 +134,16 @@ class TableTruth:
         self._slowdown = np.ones(len(workload))
         self._declared, self._done = workload.declared_work, np.zeros(len(workload))
         self._saved = self._done.copy()
+        self._reports = LossReports(self._done)
+        self.losses = GeneratedLosses(self._total)
         n_curves = len(self.table.curve_names)
         self._ran = np.full((n_curves, n_curves), self._pairs_known)
         self._rated: tuple[Running, Floats] | None = None
-        return TableSpeed(self._estimate, curve, self._pair_estimate, self._ran)
+        return TableSpeed(self._estimate, curve, self._pair_estimate, self._ran, self._reports)
 
     def oracle(self) -> Speed:
         """The true table."""
-        return TableSpeed(self.table, self._curve, self.pairs)
+        return TableSpeed(self.table, self._curve, self.pairs, losses=self._reports)
 
     def advance(self, running: Running, seconds: Floats) -> Floats:
         """Add the work of each row's seconds."""
@@ -144,6 +156,8 @@ class TableTruth:
             done = pair_work(seconds, *pairs, needed_s)
             self._note_pairs(running)
         self._done[running.job_idx] += np.where(finished, left, np.minimum(done, left))
+        if self._reports.is_read:
+            self.losses.report(running.job_idx, self._reports)
         return np.where(finished, self._rounded(needed_s), np.inf)
 
     def save(self, job_idx: Ints) -> None:

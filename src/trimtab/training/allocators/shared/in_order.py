@@ -46,3 +46,17 @@ def _one_type(wanted: Ints, free: int, order: Ints, may_pass: bool) -> Ints:
                 counts[order[i], 0] = wanted[i]
                 free -= int(wanted[i])
     return counts
+
+
+def of_one_type(chosen: Ints, cluster: GpuCluster) -> Ints:
+    """Counts [jobs, types]: each job on the type that it holds, else on the one with most free GPUs."""
+    counts = np.zeros((len(chosen), len(cluster.type_names)), np.int64)
+    free = cluster.type_gpus.copy()
+    for row in np.argsort(-chosen, kind="stable"):
+        held = cluster.held[row]
+        t = int(np.argmax(held)) if held.any() else int(np.argmax(free))
+        t = t if free[t] >= chosen[row] else int(np.argmax(free))
+        if free[t] >= chosen[row]:
+            counts[row, t] = chosen[row]
+            free[t] -= chosen[row]
+    return counts
