@@ -1,4 +1,4 @@
-"""One control plane of Kubernetes for all tests of this folder, with rights as deploy/ gives them."""
+"""For all tests here one control plane of Kubernetes, with rights as deploy/ gives them, and one image."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.container_image import build, missing
 from support.kubernetes.control_plane import ControlPlane, programs
 from support.kubernetes.trimtab_process import Trimtab
 
@@ -30,6 +31,14 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     with ControlPlane(tmp_path_factory.mktemp("kubernetes"), found, users, "RBAC") as plane:
         grant(plane)
         yield plane
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The image of deploy/Containerfile."""
+    if reason := missing():
+        pytest.skip(reason)
+    return build()
 
 
 def grant(plane: ControlPlane) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.container_image import ROOT, Container, build, missing, network, podman, run, running
+from support.container_image import ROOT, Container, network, podman, run, running
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(2400)]  # the first builds the image
@@ -32,13 +32,6 @@ BACKEND = (
     "--host=0.0.0.0",
     "--port=8000",
 )
-
-
-@pytest.fixture(scope="module")
-def image() -> str:
-    if reason := missing():
-        pytest.skip(reason)
-    return build()
 
 
 @pytest.fixture(scope="module")

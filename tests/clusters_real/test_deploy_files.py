@@ -62,6 +62,15 @@ def test_helm_finds_no_fault() -> None:
 def test_what_is_rendered_fits_the_published_schemas(tmp_path: Path) -> None:
     done = helm("template", "test", str(CHART), *FILLED)
     (path := tmp_path / "rendered.yaml").write_text(done.stdout)
+    fits_the_schemas(path)
+
+
+@pytest.mark.parametrize("path", sorted((DEPLOY / "kube").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_is_applied_fits_the_published_schemas(path: Path) -> None:
+    fits_the_schemas(path)
+
+
+def fits_the_schemas(path: Path) -> None:
     check = subprocess.run(
         [program("kubernetes-validate"), "--strict", str(path)], capture_output=True, text=True, check=False
     )

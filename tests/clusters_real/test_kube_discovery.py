@@ -11,7 +11,7 @@ import pytest
 
 from support.envoy import program
 from support.gateway.node_world import fleet_of
-from support.kubernetes.control_plane import ControlPlane, define, make_pods, pod
+from support.kubernetes.control_plane import ControlPlane, define, make_serving_pod, set_ready
 from support.picking import NamedBackend, picking
 from support.waiting import until
 from trimtab.gateway.app.config_mapping import pods_source
@@ -20,28 +20,10 @@ from trimtab.gateway.nodes.discovery import FollowedNodes
 from trimtab.gateway.nodes.fleet import Fleet
 
 pytestmark = pytest.mark.clusters
-MERGE = "application/strategic-merge-patch+json"
 PODS, ENDPOINTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/endpoints"
 GROUP = "inference.networking.k8s.io"
 POOLS = f"/apis/{GROUP}/v1/namespaces/default/inferencepools"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-def serving(plane: ControlPlane, name: str, ip: str, is_ready: bool = True) -> None:
-    """A pod with an address, as a kubelet would report it."""
-    made = pod(name, gpus=0, labels={"app": "chat"})
-    made["spec"]["containers"][0]["ports"] = [
-        {"name": "http", "containerPort": 8000},
-        {"name": "more", "containerPort": 9000},
-    ]
-    make_pods(plane, [made])
-    set_ready(plane, name, is_ready, {"podIP": ip, "podIPs": [{"ip": ip}], "phase": "Running"})
-
-
-def set_ready(plane: ControlPlane, name: str, is_ready: bool, more: dict[str, Any] | None = None) -> None:
-    condition = {"type": "Ready", "status": str(is_ready)}
-    patch = {"status": {**(more or {}), "conditions": [condition]}}
-    plane.call("PATCH", f"{PODS}/{name}/status", patch, kind=MERGE)
 
 
 @contextlib.asynccontextmanager
@@ -61,8 +43,8 @@ def urls(fleet: Fleet) -> dict[str, str]:
 
 
 async def test_pods_by_label_follow_readiness_and_deletion(plane: ControlPlane) -> None:
-    serving(plane, "a", "10.1.0.1")
-    serving(plane, "b", "10.1.0.2", is_ready=False)
+    make_serving_pod(plane, "a", "10.1.0.1")
+    make_serving_pod(plane, "b", "10.1.0.2", is_ready=False)
     async with followed(plane, selector="app=chat", port="http") as fleet:
         await until(lambda: urls(fleet) == {"chat-a": "http://10.1.0.1:8000"})
         set_ready(plane, "b", True)
@@ -99,7 +81,7 @@ async def test_endpoints_of_a_service(plane: ControlPlane) -> None:
 
 
 async def test_pods_of_an_inference_pool(plane: ControlPlane) -> None:
-    serving(plane, "a", "10.1.0.1")
+    make_serving_pod(plane, "a", "10.1.0.1")
     async with followed(plane, pool="chat") as fleet:
         await until(lambda: any("install its CRD" in told for told in fleet.problems.values()))
         make_crd(plane)
@@ -131,7 +113,7 @@ def make_crd(plane: ControlPlane) -> None:
 
 async def test_the_picker_serves_a_pool_behind_envoy(plane: ControlPlane, tmp_path: Path) -> None:
     program()
-    serving(plane, "a", "127.0.0.1")  # one pod, a port for each of its ranks
+    make_serving_pod(plane, "a", "127.0.0.1")  # one pod, a port for each of its ranks
     make_crd(plane)
     try:
         async with NamedBackend("rank-0") as first, NamedBackend("rank-1") as second:

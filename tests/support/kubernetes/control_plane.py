@@ -27,6 +27,7 @@ CANNOT_BUILD = 3  # exit status of that script
 READY_WITHIN_S = 60.0
 SETTLES_S = 3.0
 ADMIN = "admin"
+STRATEGIC = "application/strategic-merge-patch+json"
 PROFILE = "kubescheduler.config.k8s.io/v1beta1"
 
 
@@ -296,8 +297,7 @@ def define(plane: ControlPlane, crd: Mapping[str, Any], path: str) -> None:
 
 def set_status(plane: ControlPlane, name: str, status: Mapping[str, Any]) -> None:
     """Patch the status of a node."""
-    path, kind = f"/api/v1/nodes/{name}/status", "application/strategic-merge-patch+json"
-    plane.call("PATCH", path, status, kind=kind)
+    plane.call("PATCH", f"/api/v1/nodes/{name}/status", status, kind=STRATEGIC)
 
 
 def pod(
@@ -330,6 +330,24 @@ def make_pods(plane: ControlPlane, pods: Sequence[dict[str, Any]], namespace: st
     """Create pods."""
     for one in pods:
         plane.call("POST", f"/api/v1/namespaces/{namespace}/pods", one)
+
+
+def make_serving_pod(plane: ControlPlane, name: str, ip: str, is_ready: bool = True) -> None:
+    """A pod with an address, as a kubelet would report it."""
+    made = pod(name, gpus=0, labels={"app": "chat"})
+    made["spec"]["containers"][0]["ports"] = [
+        {"name": "http", "containerPort": 8000},
+        {"name": "more", "containerPort": 9000},
+    ]
+    make_pods(plane, [made])
+    set_ready(plane, name, is_ready, {"podIP": ip, "podIPs": [{"ip": ip}], "phase": "Running"})
+
+
+def set_ready(plane: ControlPlane, name: str, is_ready: bool, more: dict[str, Any] | None = None) -> None:
+    """Patch whether a pod is ready."""
+    condition = {"type": "Ready", "status": str(is_ready)}
+    patch = {"status": {**(more or {}), "conditions": [condition]}}
+    plane.call("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", patch, kind=STRATEGIC)
 
 
 def pods_of(plane: ControlPlane, namespace: str = "default") -> list[dict[str, Any]]:

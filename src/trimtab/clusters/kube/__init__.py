@@ -4,6 +4,6 @@ from importlib.util import find_spec
 
 from trimtab.errors import MissingExtra
 
-for _name in ("aiohttp", "kubernetes", "orjson"):
+for _name in ("aiohttp", "orjson"):
     if find_spec(_name) is None:
         raise MissingExtra(f"Kubernetes needs {_name}", expected="pip install 'trimtab[kube]'")

@@ -1,14 +1,13 @@
 """Calls of a Kubernetes API server, JSON both ways, so many a second; and lists that are kept current.
 
-The package `kubernetes` reads kubeconfig files and service accounts and renews credentials; objects stay as
-the server sends them, dictionaries, since its classes take longer to make than a call takes.
+Objects stay as the server sends them, dictionaries: the classes of the package `kubernetes` take longer
+to make than a call takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,17 +18,20 @@ from urllib.request import getproxies_environment
 import aiohttp
 import orjson
 
+from trimtab.clusters.kube.access import Access, find_access
 from trimtab.errors import ApiRefused, ClusterLost, ConfigError
 
 Json = dict[str, Any]
 
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
+RENEWED_AFTER_S = 60.0  # of credentials; kubelet renews a token when a fifth of its life, an hour, is left
 CONFLICT, GONE, NOT_FOUND, FORBIDDEN = 409, 410, 404, 403
 
 _JSON: Final = "application/json"
 _PAGE: Final = 500  # objects of one answer to a list
 _CONNECTIONS: Final = 64
+_LONGEST_LINE: Final = 1 << 22  # bytes of an event of a watch; etcd takes objects of 1.5 MiB
 _TIMEOUT_S: Final = 30.0
 _WATCH_S: Final = 300  # then the server ends a watch, and it begins again where it was
 _SLACK_S: Final = 15.0
@@ -69,19 +71,17 @@ class _Response(aiohttp.ClientResponse):
 class KubeApi:
     """One API server, as one user. `connect` in the event loop that uses it; `async with` closes it."""
 
-    def __init__(self, configuration: Any, limit: RateLimit) -> None:
-        """`configuration`: of the package `kubernetes`, loaded."""
-        from kubernetes.aio.client.rest import RESTClientObject
-
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        configuration.client_session_kwargs = {
+    def __init__(self, access: Access, limit: RateLimit) -> None:
+        self._access, self._limit = access, limit
+        self._authorization, self._renewed_s = access.authorization, time.monotonic()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=access.tls),
+            read_bufsize=_LONGEST_LINE // 2,
+            response_class=_Response,
             # without a proxy a session need not look at the environment, in a thread at each call
-            "trust_env": bool(getproxies_environment()),
-            "response_class": _Response,
-        }
-        self._configuration, self._limit = configuration, limit
-        self._rest = RESTClientObject(configuration)
-        self.host: str = configuration.host
+            trust_env=bool(getproxies_environment()),
+        )
+        self.host = access.host
         self.clock_skew_s = 0.0  # of the server's clock, by its last answer, to about a second
 
     @classmethod
@@ -90,26 +90,9 @@ class KubeApi:
     ) -> Self:
         """The server of a kubeconfig, of $KUBECONFIG or ~/.kube/config, or of the pod's service account.
 
-        Raises ConfigError where none of these can be read.
+        Raises ConfigError where none of these can be read, MissingExtra where one needs a package.
         """
-        from kubernetes.aio import config
-        from kubernetes.aio.client.configuration import Configuration
-
-        found = Configuration()
-        default = os.path.expanduser(config.KUBE_CONFIG_DEFAULT_LOCATION)
-        try:
-            if kubeconfig or context or any(os.path.exists(p) for p in default.split(os.pathsep)):
-                await config.load_kube_config(kubeconfig or default, context or None, found)
-            else:
-                config.load_incluster_config(client_configuration=found)
-        except (config.ConfigException, OSError, ValueError) as error:
-            raise ConfigError(
-                str(error).splitlines()[0] if str(error) else type(error).__name__,
-                file=kubeconfig or default,
-                field="kubeconfig",
-                expected="a kubeconfig (--kubeconfig, $KUBECONFIG), or a pod with a service account",
-            ) from error
-        return cls(found, RateLimit(qps, burst))
+        return cls(await find_access(kubeconfig, context), RateLimit(qps, burst))
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,7 +102,7 @@ class KubeApi:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._rest.close()
+        await self._session.close()
 
     async def get(self, path: str, **query: Any) -> Json:
         """One object, or one page of a list."""
@@ -197,19 +180,30 @@ class KubeApi:
     ) -> aiohttp.ClientResponse:
         await self._limit.take()
         url = f"{self.host}{path}?{urlencode(query)}" if query else self.host + path
-        headers = {"Content-Type": kind, "Accept": _JSON}
-        for each in (await self._configuration.auth_settings()).values():
-            headers[each["key"]] = each["value"]
+        headers = {"Content-Type": kind, "Accept": _JSON, **await self._credentials()}
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_TIMEOUT_S)
+        data = None if body is None else orjson.dumps(body)
         try:
-            answer = await self._rest.request(method, url, headers, body, _request_timeout=timeout)
-            self._note_clock(answer.response.headers.get("Date"))
-            if answer.status >= 400:
-                raise _refusal(answer.status, await answer.read(), method, path)
+            response = await self._session.request(
+                method, url, headers=headers, data=data, timeout=timeout, **self._access.options
+            )
+            self._note_clock(response.headers.get("Date"))
+            if response.status >= 400:
+                raise _refusal(response.status, await response.read(), method, path)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterLost(f"the API server {self.host} is gone: {_line(error)}") from error
-        response: aiohttp.ClientResponse = answer.response
         return response
+
+    async def _credentials(self) -> dict[str, str]:
+        """The header of this call. One call a minute renews it, and others go on with the last meanwhile."""
+        now_s = time.monotonic()
+        if now_s - self._renewed_s > RENEWED_AFTER_S:
+            self._renewed_s = now_s
+            try:
+                self._authorization = await self._access.renewed()
+            except ConfigError as error:
+                logger.warning("%s", error)
+        return {"Authorization": self._authorization} if self._authorization else {}
 
     def _note_clock(self, date: str | None) -> None:
         if date:
