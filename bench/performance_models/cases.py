@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
 from bench.performance_models import readers
 from trimtab.training.performance.job_metadata import JobMetadata
+from trimtab.training.performance.module_steps import BUILTIN, WAYS, held_out_errors, read_steps
 from trimtab.training.performance.optimus_convergence import fit_loss
 from trimtab.training.performance.profiled_runs import (
     ProfiledRuns,
@@ -21,7 +22,7 @@ from trimtab.training.performance.task_graphs import OPERATORS, Step, graph_feat
 from trimtab.training.performance.throughput_formulas import OptimusSpeed, PolluxThroughput
 
 RUNS, METADATA, GRAPH, OPS = "Profiled runs", "Job meta-data", "Graph features", "Composable operators"
-CONVERGENCE = "Convergence"
+CONVERGENCE, MODULES = "Convergence", "Torch modules"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,22 @@ def losses(horizon: str) -> float:
     return float(np.mean(errors))
 
 
+@cache
+def module_errors(way: str) -> dict[str, float]:
+    """Module → error. Runs are those of the module at its least and its largest batch."""
+    steps = read_steps(BUILTIN)
+    if way != "runs":
+        return held_out_errors(steps, way)
+    columns = {"batch": np.array([s.batch for s in steps]), "curve": np.array([s.module for s in steps])}
+    samples = Samples(columns, np.array([s.seconds for s in steps]))
+    between = ~np.isin(columns["batch"], (columns["batch"].min(), columns["batch"].max()))
+    return {
+        name: held_back_error(ProfiledRuns(along="batch"), samples.of(own), between[own])
+        for name in dict.fromkeys(s.module for s in steps)
+        for own in [columns["curve"] == name]
+    }
+
+
 def cases() -> Iterator[Case]:
     models = (ProfiledRuns(), OptimusSpeed(), JobMetadata(categories=("model",)))
     for gpu in ("A100", "T4"):
@@ -202,3 +219,8 @@ def cases() -> Iterator[Case]:
     yield Case(
         CONVERGENCE, "`sia_profiles`, 1 − accuracy", "the last epoch", "optimus", partial(losses, "last")
     )
+    for way in ("runs", *WAYS):
+        held_back = "batches between" if way == "runs" else "the module"
+        for name in dict.fromkeys(step.module for step in read_steps(BUILTIN)):
+            error = partial(lambda way, name: module_errors(way)[name], way, name)
+            yield Case(MODULES, name, held_back, way, error)

@@ -62,6 +62,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "profile list": "",
     "profile fit rows.csv --gpu A1 --model meta-llama/Llama-3.1-8B --memory-gib 24": "",
     "profile roofline --gpu A1 --model Qwen/Qwen3-32B --memory-gib 80 --tb-per-s 2 --tflops 300": "",
+    "profile job json:Module": "learn",
     "forecast trace.csv --column size --horizon 3": "",
     "policies show random": "",
     "solve gap gap.txt --time-limit 0.1": "",

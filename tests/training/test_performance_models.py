@@ -11,7 +11,7 @@ from support.training_runs import LEVELS, jobs_of, scaling_table
 from trimtab.domain.training_jobs import configs, gpu_nodes
 from trimtab.errors import UsageError
 from trimtab.training.job_models import TableJobs
-from trimtab.training.performance.estimated_table import CURVE_MODELS, estimated_table
+from trimtab.training.performance.estimated_table import CURVE_MODELS, estimated_table, with_speeds
 from trimtab.training.performance.job_metadata import JobMetadata
 from trimtab.training.performance.optimus_convergence import LossCurve, fit_loss
 from trimtab.training.performance.profiled_runs import (
@@ -166,3 +166,14 @@ def test_a_curve_that_was_not_profiled_there_is_at_its_least_count() -> None:
     rate[0, 1, :2] = 0  # runs with 4 and 8 GPUs only
     estimate = estimated_table(replace(table, rate_per_s=rate), "profiled-runs", (1, 2))
     assert estimate.rate_per_s[0, 1].tolist() == pytest.approx([0, 0, 3.6, 3.6])
+
+
+def test_given_speeds_stand_in_for_those_of_their_model_and_batch() -> None:
+    table = scaling_table()
+    given = replace(table, levels=np.array([1, 2, 4]), rate_per_s=np.full((1, 3, 3), 7.0))
+    names = ("sublinear", "good", "falling")
+    found = with_speeds(table, names, given, ("other", "good", "more"))
+    assert found is not None
+    assert found.rate_per_s[0, 1].tolist() == [7, 7, 7, 6.4]
+    assert (found.rate_per_s[0, ::2] == table.rate_per_s[0, ::2]).all()
+    assert with_speeds(table, names, given, ("x", "y", "z")) is None

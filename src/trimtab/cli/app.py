@@ -67,7 +67,7 @@ def missing_extra(command: str | None, error: ImportError | MissingExtra) -> Mis
     told = EXTRA_OF.get(command or "", "")
     if isinstance(error, MissingExtra):
         found = re.search(r"trimtab\[([\w-]+)\]", error.expected or "")
-        if found is None or not packages.get(found[1], set()) <= packages.get(told, set()):
+        if found is None or not packages.get(found[1], {found[1]}) <= packages.get(told, set()):
             return error
         return MissingExtra(error.problem, field=error.field, value=error.value, expected=_install(told))
     module = (error.name or "").partition(".")[0]

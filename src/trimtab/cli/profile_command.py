@@ -1,4 +1,4 @@
-"""`trimtab profile`: how long the iterations of a language model take on a GPU."""
+"""`trimtab profile`: how long iterations of language models and steps of training jobs take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trimtab.cli import profile_job
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, show, where
 from trimtab.cli.shared_options import Json, Quiet
@@ -20,12 +21,15 @@ DEFAULT_OUT = Path("profile.yaml")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="How long the iterations of a language model take on a GPU: fit profiles, list the built-in ones.",
+    help="How long iterations of language models take on a GPU, and steps of training jobs: fit profiles, "
+    "list the built-in ones, predict steps.",
     epilog=examples(
         "trimtab profile list",
         "trimtab profile fit rows.csv --gpu 'RTX 4090' --model meta-llama/Llama-3.1-8B --memory-gib 23.5",
+        "trimtab profile job nets:ResNet --input 3x32x32 --batch 32,64 --gpus 1,2,4,8",
     ),
 )
+profile_job.register(app)
 
 
 @app.command("list", epilog=examples("trimtab profile list", "trimtab profile list --json"))

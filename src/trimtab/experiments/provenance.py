@@ -17,7 +17,7 @@ from trimtab.validation.tuned_policy import placed, spelled
 
 _CHUNK_BYTES: Final = 1 << 20
 _PACKAGE: Final = "trimtab."
-PATH_KEYS: Final = ("file", "profiles")  # of settings, whose values are paths
+PATH_KEYS: Final = ("file", "profiles", "estimate_profiles")  # of settings, whose values are paths
 
 
 def made_by(content: Mapping[str, Any], policies: Sequence[tuple[str, Sequence[object]]]) -> dict[str, Any]:

@@ -17,16 +17,16 @@ import numpy as np
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import TraceError
 
-_BATCH: Final = "global_batch_size"
+BATCH_COLUMN: Final = "global_batch_size"
 Curves = dict[tuple[str, float], dict[int, float]]
 
 
-def read_scaling_profiles(folder: str | Path) -> tuple[ScalingTable, tuple[str, ...]]:
-    """The table of all CSV files of a folder, and the names of its models. Raises TraceError."""
-    files = sorted(Path(folder).glob("*.csv"))
+def read_scaling_profiles(path: str | Path) -> tuple[ScalingTable, tuple[str, ...]]:
+    """The table of a CSV file, or of all of a folder, and the names of its models. Raises TraceError."""
+    files = [Path(path)] if Path(path).is_file() else sorted(Path(path).glob("*.csv"))
     if not files:
         expected = "CSV files such as resnet50.csv with columns global_batch_size, 1, 2, 4, …"
-        raise TraceError("no profiles", file=str(folder), expected=expected)
+        raise TraceError("no profiles", file=str(path), expected=expected)
     curves: Curves = {}
     for file in files:
         curves |= _curves_of(file)
@@ -55,12 +55,14 @@ def _curves_of(file: Path) -> Curves:
     except (OSError, UnicodeDecodeError, csv.Error):
         raise TraceError("can't be read", file=str(file), expected="a CSV file in UTF-8") from None
     if not rows:
-        raise TraceError("no rows", file=str(file), expected=f"{_BATCH},1,2,4,… and a row for each batch")
+        raise TraceError(
+            "no rows", file=str(file), expected=f"{BATCH_COLUMN},1,2,4,… and a row for each batch"
+        )
     curves: Curves = {}
     for line, row in enumerate(rows, 2):
-        batch = _number(file, line, _BATCH, row.pop(_BATCH, None))
+        batch = _number(file, line, BATCH_COLUMN, row.pop(BATCH_COLUMN, None))
         if (file.stem, batch) in curves:
-            field = f"line {line}, {_BATCH}"
+            field = f"line {line}, {BATCH_COLUMN}"
             raise TraceError("twice", file=str(file), field=field, value=batch, expected="each batch once")
         curves[file.stem, batch] = _curve_of(file, line, row)
     return curves

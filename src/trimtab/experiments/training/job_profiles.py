@@ -42,7 +42,7 @@ from trimtab.traces.gavel_jobs import (
 from trimtab.traces.read_jobs import JobTable, asks_of
 from trimtab.traces.scaling_profiles import read_scaling_profiles
 from trimtab.training.job_models import JobModel, ReplayJobs, SteppedJobs, TableJobs, restart_seconds
-from trimtab.training.performance.estimated_table import estimated_table
+from trimtab.training.performance.estimated_table import estimated_table, with_speeds
 from trimtab.training.truths.gavel_workloads import gavel_workload, with_pairs
 from trimtab.training.truths.replay_truth import ReplayOptions, ReplayTruth
 from trimtab.training.truths.replay_workloads import table_replay_workload
@@ -140,7 +140,26 @@ def _tabled(jobs: JobTable, profiles: Path, rules: RulesSection, types: Mapping[
         notes = (f"without a profile: {counted(count, 'job')}, {recorded}",) if count else ()
     else:
         workload, notes = table_workload(jobs, table, models, options), ()
-    return ProfiledJobs(workload, _of_table(table, rules, len(types)), (*notes, *_equal_types(types)))
+    made = _of_table(table, rules, len(types))
+    if rules.estimate_profiles is not None:
+        made = replace(made, estimate=_given_estimate(made, models, rules.estimate_profiles))
+    return ProfiledJobs(workload, made, (*notes, *_equal_types(types)))
+
+
+def _given_estimate(made: TableJobs, models: tuple[str, ...], profiles: Path) -> ScalingTable:
+    """What allocators see, with the speeds of these profiles. Raises TraceError where they are of no job."""
+    given, given_models = read_scaling_profiles(profiles)
+    found = with_speeds(made.estimate or made.table, models, given, given_models)
+    if found is None:
+        batches = ", ".join(f"{batch:g}" for batch in made.table.batches)
+        raise TraceError(
+            "speeds of none of the jobs' models and batches",
+            file=str(profiles),
+            field="rules.estimate_profiles",
+            value=", ".join(given.curve_names),
+            expected=f"files named {', '.join(f'{model}.csv' for model in models)}; batches {batches}",
+        )
+    return found
 
 
 def _of_table(table: ScalingTable, rules: RulesSection, types: int) -> TableJobs:

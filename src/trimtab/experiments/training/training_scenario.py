@@ -193,6 +193,11 @@ class RulesSection(Spec):
     profiled_gpus: tuple[int, ...] = Field(
         (1, 2, 4), description="numbers of GPUs that predictions learn from", min_length=1
     )
+    estimate_profiles: Path | None = Field(
+        None,
+        description="folder of MODEL.csv files, such as `trimtab profile job --out` writes: speeds that "
+        "allocators see in place of these; null = none",
+    )
     replay: ReplayRules = Field(ReplayRules(), description="jobs that replay measurements")
     checkpoint_s: NonNegative = Field(
         0.0,

@@ -38,6 +38,27 @@ def estimated_table(table: ScalingTable, name: str, profiled_gpus: Sequence[int]
     return replace(table, rate_per_s=rate)
 
 
+def with_speeds(
+    table: ScalingTable, models: Sequence[str], given: ScalingTable, given_models: Sequence[str]
+) -> ScalingTable | None:
+    """The table with given speeds, of one type, where they have the model, batch and GPUs; else its own.
+
+    None where the two have no model and batch in common.
+    """
+    rate, matched = table.rate_per_s.copy(), False
+    types = np.zeros(len(table.levels), np.int64)
+    for m, name in enumerate(models):
+        for b in np.flatnonzero(table.curve_idx[m] >= 0) if name in given_models else ():
+            model_idx = np.array([given_models.index(name)])
+            curve = given.curves_of(model_idx, table.batches[b : b + 1])
+            if curve[0] >= 0:
+                own = rate[:, table.curve_idx[m, b]]
+                speeds = given.rates(np.repeat(curve, len(types)), types, table.levels)
+                own[:] = np.where((own > 0) & (speeds > 0), speeds, own)
+                matched = True
+    return replace(table, rate_per_s=rate) if matched else None
+
+
 def curve_samples(table: ScalingTable, rate: np.ndarray) -> Samples:
     """The points of the curves of one type, [curves, levels], row by row."""
     model, batch = (np.zeros(len(rate), np.int64), np.zeros(len(rate)))
