@@ -1,13 +1,15 @@
-"""Preemption: which pods of lower priority leave a node so that another fits. Only where asked for."""
+"""Preemption: which pods of lower priority leave so that a pod or a gang fits. Only where asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from trimtab.clusters.kube.api import NOT_FOUND, KubeApi
+from trimtab.clusters.kube.api import NOT_FOUND, Json, KubeApi
 from trimtab.clusters.kube.feasibility import Feasibility
+from trimtab.clusters.kube.gangs import GangKey, gang_of
 from trimtab.clusters.kube.ledger import Holding, Ledger, Place
 from trimtab.clusters.kube.objects import Pod
 from trimtab.errors import ApiRefused, ClusterLost
@@ -16,9 +18,9 @@ _EVICTION: Final = ("policy/v1", "policy/v1beta1")  # the newer one first
 
 
 class Preempting(NamedTuple):
-    """A place for a pod, and those that leave it."""
+    """Places for pods, which are bound together, and those that leave them."""
 
-    place: Place
+    places: tuple[Place, ...]
     victims: tuple[Pod, ...]
 
 
@@ -28,46 +30,88 @@ class Preemption:
     def __init__(self, api: KubeApi, ledger: Ledger, feasible: Feasibility) -> None:
         self._api, self._ledger, self._feasible = api, ledger, feasible
 
-    def find(self, pod: Pod) -> Preempting | None:
-        """The fewest pods of the least priority that have to leave one node; None = no node helps."""
-        best: tuple[tuple[int, int], Preempting] | None = None
-        for j in np.flatnonzero(self._feasible.suited(pod)):
-            found = self._on(pod, int(j))
+    def find(self, pods: Iterable[Pod], count: int) -> Preempting | None:
+        """Places for so many of these pods, whoever has to leave; None = there are none.
+
+        One after the other gets the node that the fewest pods of the least priority have to leave.
+        """
+        places: list[Place] = []
+        away: list[Holding] = []
+        for pod in pods:
+            found = self._best(pod) if len(places) < count else None
             if found is not None:
-                worth = max(victim.priority for victim in found.victims), len(found.victims)
+                place, leaving = found
+                self._take_away(leaving)
+                self._ledger.hold(*place, is_assumed=True)
+                places.append(place)
+                away += leaving
+        for place in places:
+            self._ledger.release(place.pod.uid)
+        self._put_back(away)
+        victims = tuple(holding.pod for holding in away)
+        return Preempting(tuple(places), victims) if len(places) == count else None
+
+    def _best(self, pod: Pod) -> tuple[Place, list[Holding]] | None:
+        """A place for a pod, and what leaves for it."""
+        units: dict[GangKey | str, list[Holding]] = {}  # that leave together: a gang is no gang by halves
+        for uid, holding in self._ledger.held.items():
+            units.setdefault(gang_of(holding.pod) or uid, []).append(holding)
+        units.pop(gang_of(pod) or pod.uid, None)
+        best: tuple[tuple[float, int], tuple[Place, list[Holding]]] | None = None
+        for j in np.flatnonzero(self._feasible.suited(pod)):
+            found = self._on(pod, int(j), units)
+            if found is not None:
+                priorities = [holding.pod.priority for holding in found[1]]
+                worth = max(priorities, default=-np.inf), len(priorities)
                 if best is None or worth < best[0]:
                     best = worth, found
         return best[1] if best else None
 
-    def _on(self, pod: Pod, j: int) -> Preempting | None:
-        """Those of node j; None = it would not fit even without all of lower priority."""
+    def _on(
+        self, pod: Pod, j: int, units: Mapping[GangKey | str, list[Holding]]
+    ) -> tuple[Place, list[Holding]] | None:
+        """A place on node j; None = the pod would not fit even without all of lower priority."""
         name = self._ledger.nodes[j].name
-        lower = [other for other in self._ledger.pods_on(name) if other.priority < pod.priority]
-        if any(other.is_ending for other in lower):
-            return None  # room comes by itself
-        lower.sort(key=lambda other: (other.priority, -other.created_s))
-        away = [self._ledger.held[other.uid] for other in lower]
-        victims: list[Pod] = []
-        for holding in away:
-            self._ledger.release(holding.pod.uid)
-        try:
-            if self._feasible.why_not(pod, j):
-                return None
-            for holding in away[::-1]:  # the most important first: whoever fits beside the pod stays
-                self._put_back(holding)
+        there = [other for other in self._ledger.pods_on(name) if other.priority < pod.priority]
+        if any(other.is_ending for other in there) and self._ledger.is_kept(j):
+            return None  # room comes by itself, and nobody waits for it
+        keys = dict.fromkeys(gang_of(other) or other.uid for other in there)
+        lower = [
+            unit
+            for key in keys
+            if (unit := units.get(key)) and all(holding.pod.priority < pod.priority for holding in unit)
+        ]
+        lower.sort(key=lambda unit: max((each.pod.priority, -each.pod.created_s) for each in unit))
+        leaving: list[Holding] = []
+        for unit in lower:
+            self._take_away(unit)
+        if can := not self._feasible.why_not(pod, j):
+            for unit in lower[::-1]:  # the most important first: whoever fits beside the pod stays
+                self._put_back(unit)
                 if self._feasible.why_not(pod, j):
-                    self._ledger.release(holding.pod.uid)
-                    victims.append(holding.pod)
-            place = Place(pod, name, self._ledger.choose_devices(pod, name))
-            return Preempting(place, tuple(victims)) if victims else None
-        finally:
-            for holding in away:
-                self._put_back(holding)
+                    self._take_away(unit)
+                    leaving += unit
+        place = Place(pod, name, self._ledger.choose_devices(pod, name))
+        for unit in lower:
+            self._put_back(unit)
+        return (place, leaving) if can else None
 
-    def _put_back(self, holding: Holding) -> None:
-        self._ledger.hold(holding.pod, holding.node_name, holding.devices, is_assumed=holding.is_assumed)
+    def _take_away(self, holdings: Iterable[Holding]) -> None:
+        for holding in holdings:
+            self._ledger.release(holding.pod.uid)
 
-    async def evict(self, victim: Pod) -> str:
+    def _put_back(self, holdings: Iterable[Holding]) -> None:
+        for each in holdings:
+            self._ledger.hold(each.pod, each.node_name, each.devices, is_assumed=each.is_assumed)
+
+    async def evict_all(self, victims: Iterable[Pod], *, tries: bool) -> str:
+        """Evict pods up to the first that cannot be; returns why not, "" = done. `tries`: it only asks."""
+        for victim in victims:
+            if why := await self._evict(victim, {"dryRun": ["All"]} if tries else {}):
+                return f"{victim.full_name}: {why}"
+        return ""
+
+    async def _evict(self, victim: Pod, options: Json) -> str:
         """Evict a pod; returns why not, "" = done."""
         path = f"/api/v1/namespaces/{victim.namespace}/pods/{victim.name}/eviction"
         problem = ""
@@ -76,7 +120,7 @@ class Preemption:
                 "apiVersion": version,
                 "kind": "Eviction",
                 "metadata": {"name": victim.name, "namespace": victim.namespace},
-                "deleteOptions": {"preconditions": {"uid": victim.uid}},
+                "deleteOptions": {"preconditions": {"uid": victim.uid}, **options},
             }
             try:
                 await self._api.post(path, body)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
@@ -71,7 +71,7 @@ class Scheduler(Listener):
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_BINDINGS)
-        self._evicting: dict[str, Preempting] = {}  # uid → where it will be bound once others have left
+        self._evicting: dict[str, Preempting] = {}  # uid → with whom it is bound once others have left
         self.mirror.listeners.append(self)
         self._groups.changed = self.room_came
 
@@ -128,15 +128,16 @@ class Scheduler(Listener):
         """Forget a pod."""
         self._forget(pod.uid)
         self._choice.ended(pod.uid)
-        if self._evicting.pop(pod.uid, None) is not None:
-            self.room_came()
+        if (found := self._evicting.get(pod.uid)) is not None:
+            self._give_up(found)
 
     def node_changed(self, name: str) -> None:
         """Tell the pods on a node that is gone."""
         if name in self.ledger.index:
             return
-        for found in [each for each in self._evicting.values() if each.place.node_name == name]:
-            self._give_up(found)
+        for found in list(self._evicting.values()):
+            if any(place.node_name == name for place in found.places):
+                self._give_up(found)
         for uid in [uid for uid, held in self.ledger.held.items() if held.node_name == name]:
             pod = self.ledger.held[uid].pod
             if pod.scheduler == self._name:
@@ -208,25 +209,15 @@ class Scheduler(Listener):
             self._start(chosen)
             return False
         self._tried[pod.uid] = self._changes
-        is_held = why.startswith(self._label)
-        if (
-            self._preemption is not None
-            and pod.preempts
-            and not pod.refusal
-            and not is_held
-            and (found := self._preemption.find(pod))
-        ):
-            why = f"{why} Preempting {', '.join(victim.full_name for victim in found.victims)}."
-            self._evict(found)
-        self._notices.unschedulable(pod, why)
-        return is_held
+        self._notices.unschedulable(pod, why + self._preempt({pod.uid: why}, [pod], 1, []))
+        return why.startswith(self._label)
 
     def _decide_gang(self, key: GangKey, pods: Sequence[Pod]) -> bool:
         """Bind enough pods of a gang, or none."""
         pods = [pod for pod in pods if self._is_waiting(pod)]
         if not pods:
             return False
-        bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key]
+        bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key and not h.pod.is_ending]
         least = least_of(key, [*bound, *pods], self._groups)
         why, chosen = "", list[Place]()
         if least is None:
@@ -234,6 +225,8 @@ class Scheduler(Listener):
             why = f"PodGroup {key.name} is not there ({where})"
         elif len(bound) + len(pods) < least:
             why = f"gang {key.name} has {len(bound) + len(pods)} of at least {least} pods"
+        elif any(pod.uid in self._evicting for pod in bound):
+            why = f"gang {key.name} waits until pods that it preempts have left"
         else:
             whys: dict[str, str] = {}
             for pod in pods:
@@ -242,12 +235,15 @@ class Scheduler(Listener):
                     chosen.append(found)
                     self._assume(found)
             if len(bound) + len(chosen) < least:
-                for each in chosen:
-                    self._drop(each.pod)
-                self._full.clear()  # found out beside those that have been dropped
                 refused = next(reason for reason in whys.values() if reason)
                 fit = len(bound) + len(chosen)
-                why, chosen = f"gang {key.name}: {fit} of at least {least} pods fit; the next: {refused}", []
+                told = self._preempt(whys, pods, least - fit, chosen)
+                if not told:
+                    for each in chosen:
+                        self._drop(each.pod)
+                    self._full.clear()  # found out beside those that have been dropped
+                why = f"gang {key.name}: {fit} of at least {least} pods fit; the next: {refused}{told}"
+                chosen = []
         placed = {each.pod.uid for each in chosen}
         for each in chosen:
             self._begin_binding(each)
@@ -355,37 +351,67 @@ class Scheduler(Listener):
 
     # Preemption.
 
-    def _evict(self, found: Preempting) -> None:
-        """A pod takes its place while those that leave it are evicted; it is bound once they are gone."""
-        self._assume(found.place)
-        self._evicting[found.place.pod.uid] = found
-        self._spawn(self._evict_all(found))
+    def _preempt(
+        self, whys: Mapping[str, str], pods: Sequence[Pod], count: int, beside: Sequence[Place]
+    ) -> str:
+        """Evict others so that so many more of these pods fit `beside` the places of their gang.
 
-    async def _evict_all(self, found: Preempting) -> None:
-        assert self._preemption is not None
-        pod = found.place.pod
+        All take their places at once, and are bound once the others are gone. Returns what is told of it;
+        "" = nobody is evicted. `whys`: uid → why a pod does not fit; "" = it has a place.
+        """
+        able = [
+            pod
+            for pod in pods
+            if (why := whys[pod.uid]) and pod.preempts and not pod.refusal and not why.startswith(self._label)
+        ]
+        found = self._preemption.find(able, count) if self._preemption else None
+        if found is None:
+            return ""
+        told = f" Preempting {', '.join(victim.full_name for victim in found.victims)}."
+        there = []
         for victim in found.victims:
-            why = await self._preemption.evict(victim)
-            if why:
-                self._notices.event(pod, "Warning", "FailedPreemption", f"{victim.full_name}: {why}")
-                self._give_up(found)
-                self._tried[pod.uid] = self._changes  # not at once: it would be refused again
-                return
+            if (waiting := self._evicting.get(victim.uid)) is not None:
+                self._give_up(waiting)
+            if victim.uid in self.ledger.held:
+                there.append(victim)
+        found = Preempting((*beside, *found.places), tuple(there))
+        for place in found.places:
+            self._assume(place)
+            self._evicting[place.pod.uid] = found
+        self._spawn(self._evict(found))
+        return told
+
+    async def _evict(self, found: Preempting) -> None:
+        assert self._preemption is not None
+        pod = found.places[0].pod
+        victims = [victim for victim in found.victims if not victim.is_ending]
+        why = await self._preemption.evict_all(victims, tries=True)
+        if why := why or await self._preemption.evict_all(victims, tries=False):
+            self._notices.event(pod, "Warning", "FailedPreemption", why)
+            self._give_up(found)
+            for place in found.places:  # not at once: it would be refused again
+                self._tried[place.pod.uid] = self._changes
+            return
+        for victim in victims:
             self._notices.event(victim, "Normal", "Preempted", f"by {pod.full_name}", "Preempting")
 
     def _give_up(self, found: Preempting) -> None:
-        if self._evicting.pop(found.place.pod.uid, None) is not None:
-            self._drop(found.place.pod)
-            self.room_came()
+        for place in found.places:
+            if self._evicting.pop(place.pod.uid, None) is not None:
+                self._drop(place.pod)
+        self.room_came()
 
     def _bind_after_eviction(self) -> None:
-        for found in list(self._evicting.values()):
-            j = self.ledger.index.get(found.place.node_name)
-            if j is None:
+        index, held = self.ledger.index, self.ledger.held
+        for found in {id(each): each for each in self._evicting.values()}.values():
+            if any(place.node_name not in index for place in found.places):
                 self._give_up(found)
-            elif self.ledger.is_kept(j) and not any(pod.uid in self.ledger.held for pod in found.victims):
-                del self._evicting[found.place.pod.uid]
-                self._begin_binding(found.place)
+            elif all(self.ledger.is_kept(index[place.node_name]) for place in found.places) and not any(
+                victim.uid in held for victim in found.victims
+            ):
+                for place in found.places:
+                    del self._evicting[place.pod.uid]
+                    self._begin_binding(place)
 
 
 def _path(pod: Pod) -> str:
