@@ -255,8 +255,8 @@ def _unhold(s: State, r: int) -> None:
 
 @helper
 def _any_accepts(s: State, r: int, in_free_slot: bool) -> bool:
-    """Whether any node accepts request r, in a free slot. A policy without candidates then holds by choice."""
-    for j in range(len(s.nodes.up)):
+    """Whether any node accepts request r, or does so in a free slot. If not, a policy cannot but hold it."""
+    for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
         if (not in_free_slot or has_free_slot(s, j)) and accepts(s, r, j):
             return True
     return False

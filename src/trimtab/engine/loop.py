@@ -1,7 +1,8 @@
 """The event loop that every host runs: take the next event, change the state, decide.
 
-`advance` returns when it needs its host: at a given time, when a plan is due, when the event heap is full, when
-the host itself decides, or after a bad decision. `State` holds everything, so the host can stop the loop after any event and continue.
+`advance` returns when it needs its host: at a given time, when a plan is due, when the event heap is full,
+when the host itself decides, or after a bad decision. `State` holds everything, so the host can stop the loop
+after any event and continue.
 """
 
 from __future__ import annotations
