@@ -365,3 +365,29 @@ def test_a_run_in_which_every_failure_undoes_all_work_is_stopped(monkeypatch: py
     node = FailingNode(0, mtbf_s=1.0, mttr_s=1.0, seed=0)
     with pytest.raises(UsageError, match=r"no job has ended over 100 failures.*checkpoint_s"):
         run_of(jobs_of([0.0], 1e5), "fifo", nodes=(1,), failing_nodes=(node,), checkpoint_s=1e5)
+
+
+@dataclass(frozen=True)
+class Stops(Allocator):
+    """Runs every job on one GPU, and stops the first one from 120 s on."""
+
+    clock: ClassVar[str] = "rounds(period_s=60)"
+    gives: bool = False  # GPUs to what it stops
+
+    def allocate(self, jobs: Any, cluster: Any, now_s: float, speed: Any, memory: Any) -> Allocation:
+        first = np.flatnonzero((jobs["job_idx"] == 0) & (now_s >= 120.0))
+        counts = np.ones((len(jobs), 1), np.int64)
+        counts[first] = int(self.gives)
+        return Allocation(counts=counts, stopped={int(row): "enough" for row in first})
+
+
+def test_a_stopped_job_has_finished_with_a_part_of_its_work() -> None:
+    run = run_of(jobs_of([0.0, 0.0], [100.0, 130.0]), Stops())
+    assert run.outcome.tolist() == [Outcome.STOPPED, Outcome.FINISHED]
+    assert run.finish_s.tolist() == pytest.approx([120.0, 190.0])
+    assert run.gpu_s.tolist() == pytest.approx([60.0, 130.0])
+    found = job_metrics(run)
+    assert found["completion_mean_s"] == pytest.approx(155.0)
+    assert (found["finished_frac"], found["stopped_frac"], found["rejected_frac"]) == (1.0, 0.5, 0.0)
+    with pytest.raises(PolicyError, match="stops job 'job-0' and gives it GPUs"):
+        run_of(jobs_of([0.0], [100.0]), Stops(gives=True))

@@ -111,6 +111,10 @@ class Allocation:
     share_frac: Floats | None = None  # [jobs] of its GPUs' time, where they are shared in turns; beside a
     # service, which has 1, the most of a GPU that a job may use
     rejected: Mapping[int, str] = field(default_factory=dict)  # row → reason; the job ends here
+    stopped: Mapping[int, str] = field(
+        default_factory=dict
+    )  # row → reason; what it has learned is enough, and
+    # the job ends here as finished
     admitted: Ints | None = None  # rows promised to finish in time
     reasons: Mapping[int, str] = field(default_factory=dict)  # row → why, for those who ask
     planned_end_s: Floats | None = None  # [jobs] when it plans each to end, restarts not counted

@@ -82,7 +82,7 @@ class AllocationCheck:
         wake_s = made.wake_s
         if isinstance(wake_s, bool) or not isinstance(wake_s, int | float | np.number) or math.isnan(wake_s):
             self._wrong(now_s, f"returned wake_s = {_told(wake_s)}; expected seconds")
-        for name in ("rejected", "reasons"):
+        for name in ("rejected", "stopped", "reasons"):
             texts = getattr(made, name)
             if not isinstance(texts, Mapping) or not all(_is_row(row, n_jobs) for row in texts):
                 self._wrong(

@@ -105,6 +105,7 @@ def about_all(parts: Sequence[tuple[Ints, Allocation]], n_jobs: int) -> Allocati
         partner_row=spread("partner_row", -1, are_rows=True),
         share_frac=spread("share_frac", 1.0),
         rejected=named("rejected"),
+        stopped=named("stopped"),
         admitted=np.concatenate(admitted) if admitted else None,
         reasons=named("reasons"),
         planned_end_s=spread("planned_end_s", np.inf),

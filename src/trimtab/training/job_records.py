@@ -16,6 +16,7 @@ class Outcome(IntEnum):
     UNFINISHED = 0  # still waiting or running when the run ended
     FINISHED = 1
     REJECTED = 2
+    STOPPED = 3  # by an allocator for which what it had learned was enough
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class JobRecords:
 
     @property
     def finished(self) -> Flags:
-        """Whether each job finished, [jobs]."""
-        return self.outcome == Outcome.FINISHED
+        """Whether each job finished, all its work done or stopped before, [jobs]."""
+        return (self.outcome == Outcome.FINISHED) | (self.outcome == Outcome.STOPPED)
 
     @property
     def mean_active(self) -> Floats:

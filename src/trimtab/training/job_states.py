@@ -147,6 +147,12 @@ class JobStates:
         self._finished_gpu_s += float(self._alone_gpu_s[job_idx].sum())
         self.note_counts(job_idx, np.zeros(len(job_idx), np.int64))
 
+    def stop(self, job_idx: int, at_s: float, gpu_s: float) -> None:
+        """This job has learned enough, after the work of so much GPU time."""
+        self.outcome[job_idx], self.finish_s[job_idx] = Outcome.STOPPED, at_s
+        self.n_ended += 1
+        self._finished_gpu_s += gpu_s
+
     def reject(self, job_idx: int, reason: str) -> None:
         """This job ends without having finished."""
         self.outcome[job_idx], self.reasons[job_idx] = Outcome.REJECTED, reason
@@ -174,7 +180,11 @@ class JobStates:
             self._changes.append((np.full(int(other.sum()), self.decisions), job_idx[other], counts[other]))
 
     def done_gpu_s(self, active: Ints, truth: WorkLeft) -> float:
-        """Work done so far, as GPU seconds of the jobs alone with the GPUs that they asked for.
+        """Work done so far by all jobs, these being the active ones; see `work_done_gpu_s`."""
+        return self._finished_gpu_s + self.work_done_gpu_s(active, truth)
+
+    def work_done_gpu_s(self, active: Ints, truth: WorkLeft) -> float:
+        """Work that these jobs have done, as GPU seconds of each alone with the GPUs that it asked for.
 
         Of the true work where it is known before, else of the declared work.
         """
@@ -187,7 +197,7 @@ class JobStates:
         done_frac = np.minimum(np.maximum(1.0 - left_frac, 0.0), 1.0)
         done_gpu_s = self._alone_gpu_s[active] * done_frac
         total_s = float(done_gpu_s.sum())
-        return self._finished_gpu_s + (float(np.nansum(done_gpu_s)) if math.isnan(total_s) else total_s)
+        return float(np.nansum(done_gpu_s)) if math.isnan(total_s) else total_s
 
     def decided(
         self, now_s: float, spent_s: float, waiting: int, running: Running, done_gpu_s: float

@@ -229,8 +229,9 @@ def _change(before: Any, now: Any) -> str:
 def _reason(
     row: int, change: str, jobs: Records, cluster: GpuCluster, count: int, allocation: Allocation, ask: JobAsk
 ) -> str:
-    if row in allocation.rejected:
-        return allocation.rejected[row]
+    for told in (allocation.rejected, allocation.stopped):
+        if row in told:
+            return told[row]
     if row in allocation.reasons:
         return allocation.reasons[row]
     asked = int(jobs["gpus_requested"][row])

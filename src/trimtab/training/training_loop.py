@@ -329,18 +329,22 @@ class _Run:
         if allocation.admitted is not None:
             jobs.admitted[self.active[allocation.admitted]] = True
         self.held = held
-        if allocation.rejected:
-            self._reject(allocation)
+        if allocation.rejected or allocation.stopped:
+            self._end(allocation)
 
-    def _reject(self, allocation: Allocation) -> None:
+    def _end(self, allocation: Allocation) -> None:
+        """Jobs that the allocator rejects or stops."""
         stays = np.ones(len(self.active), np.bool_)
-        for row, reason in allocation.rejected.items():
+        for row, reason in {**allocation.rejected, **allocation.stopped}.items():
+            what = "stops" if row in allocation.stopped else "rejects"
+            job = int(self.active[row])
             if (self.held.rows == row).any():
-                name = self.workload.job_ids[self.active[row]]
-                raise PolicyError(
-                    f"allocator {self.allocator.label!r} rejects job {name!r} and gives it GPUs"
-                )
-            self.jobs.reject(int(self.active[row]), reason)
+                name = self.workload.job_ids[job]
+                raise PolicyError(f"allocator {self.allocator.label!r} {what} job {name!r} and gives it GPUs")
+            if row in allocation.stopped:
+                self.jobs.stop(job, self.now_s, self.jobs.work_done_gpu_s(np.array([job]), self.setup.truth))
+            else:
+                self.jobs.reject(job, reason)
             stays[row] = False
         self._keep_active(stays)
 

@@ -12,11 +12,10 @@ from trimtab.domain.parameters import Count, Natural, Positive
 from trimtab.domain.training_jobs import Floats, GpuCluster, Ints, Records
 from trimtab.training.allocators.shared.in_order import of_one_type
 from trimtab.training.allocators.shared.marginal_gains import gains_of, least_and_most, raised
-from trimtab.training.performance.optimus_convergence import EXTRA_EPOCHS, fit_loss
+from trimtab.training.performance.optimus_convergence import EXTRA_EPOCHS, FittedCurves
 from trimtab.training.performance.profiled_runs import Samples
 from trimtab.training.performance.throughput_formulas import OptimusSpeed
 
-_REFIT = 1.2  # a loss is fitted anew when there are so many times the points
 _KINDS = 3  # numbers of GPUs that the formula of speed needs
 
 Kind = tuple[int, float]  # model, batch
@@ -28,7 +27,7 @@ class Observed:
 
     before: dict[int, tuple[float, float]] = field(default_factory=dict)  # job → work, seconds
     ran: dict[Kind, dict[int, Floats]] = field(default_factory=dict)  # GPUs → [seconds, work]
-    fits: dict[int, tuple[int, float]] = field(default_factory=dict)  # job → epochs, epochs in all
+    curves: FittedCurves = field(default_factory=FittedCurves)
 
 
 @dataclass(frozen=True)
@@ -156,12 +155,8 @@ class Optimus(Allocator):
         n = len(told.work)
         if n < 3:
             return float(n + EXTRA_EPOCHS)
-        fitted, ends = memory.fits.get(job, (0, 0.0))
-        if n >= _REFIT * fitted or fitted < 3:
-            curve = fit_loss(np.arange(1.0, n + 1.0), told.loss / told.loss.max())
-            ends = min(curve.steps_to_converge(self.threshold, self.window), float(n + 10 * EXTRA_EPOCHS))
-            memory.fits[job] = (n, ends)
-        return ends
+        curve = memory.curves.of(job, told.loss)
+        return min(curve.steps_to_converge(self.threshold, self.window), float(n + 10 * EXTRA_EPOCHS))
 
 
 def _samples(gpus: Ints, batch: float, seconds: Floats) -> Samples:

@@ -10,7 +10,7 @@ formula to a general solver. Later points weigh more, four times for each third,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import nnls
@@ -19,6 +19,7 @@ from trimtab.domain.training_jobs import Floats
 from trimtab.errors import UsageError
 
 FLOORS = 100  # values of β2 that are tried
+REFIT = 1.2  # a loss is fitted anew when there are so many times the points
 EXTRA_EPOCHS = 20  # the source's answer where fewer than three points are known
 
 
@@ -42,6 +43,22 @@ class LossCurve:
         c = self.slope * window
         x = (-c + (c * c + 4 * c / threshold) ** 0.5) / 2
         return max((x - self.start) / self.slope, 0.0)
+
+
+@dataclass
+class FittedCurves:
+    """Curves of the losses of jobs, each fitted anew when its points have grown by a fifth."""
+
+    fits: dict[int, tuple[int, LossCurve]] = field(default_factory=dict)  # job → points, curve
+
+    def of(self, job: int, losses: Floats) -> LossCurve:
+        """The curve of a job's losses [epochs], over that of the largest; 3 or more."""
+        n = len(losses)
+        points, curve = self.fits.get(job, (0, None))
+        if curve is None or n >= REFIT * points:
+            curve = fit_loss(np.arange(1.0, n + 1.0), losses / losses.max())
+            self.fits[job] = (n, curve)
+        return curve
 
 
 def fit_loss(steps: Floats, losses: Floats) -> LossCurve:

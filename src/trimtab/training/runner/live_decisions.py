@@ -288,7 +288,8 @@ class LiveDecisions:
         waiting = len(self.active) - len(held.rows)
         done_gpu_s = self.states.done_gpu_s(self.active, self.done)
         self.states.decided(now_s, made.spent_s, waiting, running, done_gpu_s)
-        self.rejected |= {int(asked.job_idx[row]): why for row, why in allocation.rejected.items()}
+        ends = {**allocation.rejected, **allocation.stopped}
+        self.rejected |= {int(asked.job_idx[row]): why for row, why in ends.items()}
 
     def expected_end_s(self, job_idx: int, now_s: float) -> float:
         """When a job will end, as forecast, else if it keeps what it has; inf = unknown."""

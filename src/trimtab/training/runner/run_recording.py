@@ -34,7 +34,12 @@ RECORDING: Final = "recording"  # folder of a run
 ROUNDS: Final = 10  # that a mean job takes at least, alone
 PUBLISHED_ROUND_S: Final = 120.0  # the shortest of the catalogue
 SCENARIO, SUMMARY = "scenario.yaml", "summary.json"  # files in it
-_OUTCOMES = {Outcome.FINISHED: "done", Outcome.REJECTED: "failed", Outcome.UNFINISHED: "unfinished"}
+_OUTCOMES = {
+    Outcome.FINISHED: "done",
+    Outcome.STOPPED: "done",
+    Outcome.REJECTED: "failed",
+    Outcome.UNFINISHED: "unfinished",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from trimtab.domain.training_jobs import GpuCluster, Ints, Records
 def given_in_order(
     jobs: Records, cluster: GpuCluster, order: Ints, *, may_pass: bool, wanted: Ints | None = None
 ) -> Ints:
-    """Counts [jobs, types]: each job in this order gets all that it wants, or nothing.
+    """Counts [jobs, types]: each job in this order gets all that it wants, or nothing; others get nothing.
 
     A job takes GPUs of the type that it holds, else of that with the most free ones, of those on which it
     runs. `may_pass`: jobs behind one that does not fit may still get GPUs. `wanted` [jobs] defaults to what
@@ -18,7 +18,9 @@ def given_in_order(
     """
     wanted = jobs["gpus_requested"] if wanted is None else wanted
     if len(cluster.type_names) == 1:
-        return _one_type(wanted[order], int(cluster.type_gpus[0]), order, may_pass)
+        counts = np.zeros((len(jobs), 1), np.int64)
+        _give_one_type(counts[:, 0], wanted[order], int(cluster.type_gpus[0]), order, may_pass)
+        return counts
     counts = np.zeros((len(jobs), len(cluster.type_names)), np.int64)
     free = cluster.type_gpus.copy()
     for row in order:
@@ -32,20 +34,18 @@ def given_in_order(
     return counts
 
 
-def _one_type(wanted: Ints, free: int, order: Ints, may_pass: bool) -> Ints:
-    counts = np.zeros((len(order), 1), np.int64)
+def _give_one_type(counts: Ints, wanted: Ints, free: int, order: Ints, may_pass: bool) -> None:
     fits = np.cumsum(wanted) <= free
     first = len(wanted) if fits.all() else int(np.argmin(fits))
-    counts[order[:first], 0] = wanted[:first]
+    counts[order[:first]] = wanted[:first]
     free -= int(wanted[:first].sum())
     if may_pass:
         for i in first + np.flatnonzero(wanted[first:] <= free):
             if free <= 0:
                 break
             if wanted[i] <= free:
-                counts[order[i], 0] = wanted[i]
+                counts[order[i]] = wanted[i]
                 free -= int(wanted[i])
-    return counts
 
 
 def of_one_type(chosen: Ints, cluster: GpuCluster) -> Ints:
