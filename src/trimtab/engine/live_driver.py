@@ -294,6 +294,10 @@ class LiveDriver:
         if nodes:
             self._avoiding.add(row)
 
+    def pin(self, row: int, node_idx: int) -> None:
+        """Only this node may serve a request that waits; -1 = any."""
+        self._work.pinned[row], self._work.affinity_node_idx[row] = int(node_idx >= 0), node_idx
+
     def complete(self, row: int, now_s: float) -> None:
         """A running request is served. Its row is free after the next `advance`."""
         if self._history is not None:

@@ -251,6 +251,7 @@ class Exchange:
         "matched",
         "method",
         "node_idx",
+        "only_node",
         "outcome",
         "parts_max",
         "path",
@@ -274,7 +275,6 @@ class Exchange:
     )
 
     is_inner = False  # it is one of the gateway itself, for requests of clients
-    only_node = ""  # the name of the node that alone can serve it; "" = any
     subset: frozenset[int] | None = None  # positions of the nodes that may serve it; None = all
 
     def __init__(self) -> None:
@@ -305,6 +305,7 @@ class Exchange:
         # The dispatcher's own:
         self.row = -1
         self.spec: Any = None  # engine.live_driver.RequestSpec, as it entered its policy's state
+        self.only_node = ""  # the name of the node that alone can serve it; "" = any
         self.node_idx = -1  # of the node whose slot it holds; -1 = none
         self.matched: Mapping[int, int] = NO_BLOCKS  # node → blocks of the prompt that it seems to have
         self.decision: Any = None  # decide.decision_log.Decision, the latest

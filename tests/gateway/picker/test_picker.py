@@ -62,11 +62,45 @@ async def test_only_endpoints_of_the_subset(subset: object) -> None:
     async with proxy(*map(node, range(3))) as at:
         stream, second = at.stream(), at.stream()
         assert endpoints(await stream.chosen(subset=subset)) == ["127.0.0.1:10"]
-        assert code(await second.chosen(subset=subset)) == (503, "no_node")  # it takes one at a time
+        assert (await second.chosen(subset=subset)).HasField("override_message_timeout")  # one at a time
         free = at.stream()
         assert endpoints(await free.chosen())[0] != "127.0.0.1:10"  # the others are there as before
         stream.leave()
+        assert endpoints(await second.heard()) == ["127.0.0.1:10"]
+        second.leave()
         free.leave()
+
+
+async def test_a_held_request_goes_to_what_its_subset_has_first() -> None:
+    async with proxy(*map(node, range(3))) as at:
+        subset = {"subset": ["127.0.0.1:9", "127.0.0.1:10"]}
+        running = {}
+        for _ in range(2):
+            stream = at.stream()
+            running[endpoints(await stream.chosen(**subset))[0]] = stream
+        held = at.stream()
+        assert (await held.chosen(**subset)).HasField("override_message_timeout")
+        at.core.dispatcher.rebuild()  # as when a node is added
+        for endpoint in ("127.0.0.1:10", "127.0.0.1:9"):  # whichever ends first
+            running.pop(endpoint).leave()
+            assert endpoints(await held.heard())[0] == endpoint
+            running[endpoint], held = held, at.stream()
+            assert (await held.chosen(**subset)).HasField("override_message_timeout")
+        at.core.fleet.remove("n0")
+        running["127.0.0.1:10"].leave()
+        assert endpoints(await held.heard()) == ["127.0.0.1:10"]
+        held.leave()
+        running["127.0.0.1:9"].leave()
+
+
+async def test_a_held_request_is_refused_when_its_subset_is_gone() -> None:
+    async with proxy(*map(node, range(2))) as at:
+        first, held = at.stream(), at.stream()
+        await first.chosen(subset="127.0.0.1:9")
+        await held.chosen(subset="127.0.0.1:9")
+        at.core.fleet.remove("n0")
+        assert code(await held.heard()) == (503, "no_node")
+        first.leave()
 
 
 @pytest.mark.parametrize("subset", [[], ["10.9.9.9:1"], ""])

@@ -157,7 +157,7 @@ class PolicyDispatcher(FleetListener):
     def _submit_within(
         self, exchange: Exchange, pool: PolicyPool, subset: frozenset[int], kept_from: Sequence[int]
     ) -> None:
-        """Decide about a request while all nodes but some are off. It does not wait for one of these."""
+        """Decide about a request while all nodes but some are off. If need be it waits for one of these."""
         if self.registry.class_of(exchange) is None:
             self._add_class(exchange)
         self.decide()
@@ -166,14 +166,44 @@ class PolicyDispatcher(FleetListener):
         for j in hidden:
             live.switch(j, False, now_s)
         self._enter_alone(exchange, pool, kept_from, now_s)
-        is_waiting = exchange.node_idx < 0 and pool.exchanges.get(exchange.row) is exchange
-        if is_waiting:
-            self.abort(exchange)
+        if exchange.node_idx < 0 and pool.exchanges.get(exchange.row) is exchange:
+            self._keep_within(exchange, pool)
         for j in hidden:
             live.switch(j, True, now_s)
         self.turn(pool, now_s)
-        if is_waiting:
+
+    def _keep_within(self, exchange: Exchange, pool: PolicyPool) -> bool:
+        """Pin a request to the least busy node of its subset that it was not sent to; it waits as others do.
+
+        Refuses it and returns False where no node of the subset can serve it.
+        """
+        if exchange.only_node:
+            pool.live.pin(exchange.row, -1)
+        able = [node for node in self.able(exchange) if node.idx in (exchange.subset or ())]
+        if not able:
+            self.abort(exchange)
             exchange.refuse(self._requests.no_node(pool))
+            return False
+        tried = {attempt.node for attempt in exchange.attempts}
+        self._pin(exchange, pool, min(able, key=tried.__contains__))
+        pool.within.add(exchange)
+        return True
+
+    def _pin(self, exchange: Exchange, pool: PolicyPool, node: Node) -> None:
+        exchange.only_node = node.name
+        pool.live.pin(exchange.row, node.idx)
+
+    def _held_within(self, pool: PolicyPool) -> tuple[Exchange, ...]:
+        """The requests that wait for a node of their subset."""
+        pool.within = {x for x in pool.within if x.node_idx < 0 and pool.exchanges.get(x.row) is x}
+        return tuple(pool.within)
+
+    def _free(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> None:
+        """Release the slots of a request. Those that wait within subsets may have its node, in their turn."""
+        for other in self._held_within(pool) if exchange.node_idx >= 0 and pool.within else ():
+            if exchange.node_idx in (other.subset or ()):
+                self._pin(other, pool, self.fleet.nodes[exchange.node_idx])
+        self._turn_each(self._pools.free(pool, exchange, now_s), now_s)
 
     def _enter_alone(
         self, exchange: Exchange, pool: PolicyPool, kept_from: Sequence[int], now_s: float
@@ -266,7 +296,9 @@ class PolicyDispatcher(FleetListener):
         if exchange.row not in pool.exchanges or exchange.node_idx < 0:
             return
         _count_failure(exchange, cause)
-        self._turn_each(self._pools.free(pool, exchange, now_s), now_s)
+        self._free(pool, exchange, now_s)
+        if exchange.subset is not None and not self._keep_within(exchange, pool):
+            return
         self._requests.shorten_wait(exchange, pool, now_s)
         pool.live.lose(exchange.row, now_s)
         self.turn(pool, now_s)
@@ -295,7 +327,7 @@ class PolicyDispatcher(FleetListener):
         pool = self._pools.of(exchange)
         if pool.exchanges.pop(exchange.row, None) is None:
             return
-        self._turn_each(self._pools.free(pool, exchange, now_s), now_s)
+        self._free(pool, exchange, now_s)
         pool.live.abort(exchange.row, now_s)
         self.turn(pool, now_s)
 
@@ -329,8 +361,7 @@ class PolicyDispatcher(FleetListener):
         if pool.exchanges.pop(exchange.row, None) is None or exchange.node_idx < 0:
             return False
         pool.live.complete(exchange.row, now_s)
-        for other in self._pools.free(pool, exchange, now_s):
-            self.turn(other, now_s)
+        self._free(pool, exchange, now_s)
         return True
 
     # --- FleetListener
@@ -349,7 +380,11 @@ class PolicyDispatcher(FleetListener):
 
     def on_switch(self, node: Node) -> None:
         """A FleetListener method."""
-        self._turn_each(self._pools.switch(node), self.now_s())
+        switched = self._pools.switch(node)
+        for pool in switched:
+            for exchange in self._held_within(pool):
+                self._keep_within(exchange, pool)
+        self._turn_each(switched, self.now_s())
 
     def on_tenant_released(self, node: Node, tenant: str) -> None:
         """A FleetListener method."""
@@ -428,6 +463,8 @@ class PolicyDispatcher(FleetListener):
         started, ended = turned
         newcomers, pool.newcomers = pool.newcomers, []
         for exchange in started:
+            if exchange.subset is not None:
+                pool.live.pin(exchange.row, -1)  # the proxy may go on to others
             exchange.decision = self.log.decision(pool, exchange)
             exchange.estimate_s = pool.live.decisions.estimate_s[exchange.row]
             self.decisions += 1

@@ -129,6 +129,7 @@ class PolicyPool:
         self._mode, self._inline = mode, inline_plans
         self.exchanges: dict[int, Exchange] = {}  # by row
         self.newcomers: list[Exchange] = []  # not decided about yet
+        self.within: set[Exchange] = set()  # those that began to wait for a node of their subset
         self._inherited: list[Moved] = []
         self.timer: asyncio.TimerHandle | None = None
         self.timer_s = math.inf

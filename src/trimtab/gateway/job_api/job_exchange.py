@@ -12,7 +12,7 @@ from trimtab.jobs import Job
 class JobExchange(Exchange):
     """`decided` waits for the dispatcher's decision; the runner sends the request."""
 
-    __slots__ = ("_decision", "only_node")
+    __slots__ = ("_decision",)
 
     def __init__(self, job: Job, endpoint: Endpoint, tenant: Tenant) -> None:
         super().__init__()
