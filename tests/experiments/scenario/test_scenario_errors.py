@@ -14,6 +14,7 @@ from trimtab.experiments.scenario import (
     parse_scenario,
     resolve_scenario,
 )
+from trimtab.experiments.scenario.build import build
 
 TINY = builtin_text("tiny")
 ARRIVAL = "{process: poisson, rate_per_s: 1.0}"
@@ -217,3 +218,23 @@ def test_nesting_without_end_is_refused(depth: int) -> None:
 @pytest.mark.parametrize("text", ["name: 2001-99-99", "seeds: !!int x"])
 def test_dates_and_numbers_that_are_none_are_malformed(text: str) -> None:
     assert "malformed YAML" in error_of(text).problem
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value"),
+    [
+        ("unit: step, slo_s: 15", "unit: step, slo_ttft_s: 15", "classes.short.slo_ttft_s", 15.0),
+        ("requests: 300", "requests: 1", "workload.load", None),
+    ],
+)
+def test_what_is_found_when_requests_are_made_names_the_file(
+    tmp_path: Path, old: str, new: str, field: str, value: object
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(edited(old, new))
+    changed = load_scenario(path).replaced(policies=["random"])
+    with pytest.raises(ScenarioError) as caught:
+        build(changed, 0)
+    error = caught.value
+    assert (error.file, error.field, error.value) == (str(path), field, value)
+    assert error.expected

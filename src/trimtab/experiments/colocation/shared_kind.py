@@ -162,7 +162,7 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
 
     def build(self, settings: SharedScenario, seed: int, load: float | None) -> SharedInputs:
         """Requests, jobs and nodes of a seed."""
-        serving = build(settings.requests, seed)
+        serving = build(settings.requests.read_from(settings.known_as), seed)
         return SharedInputs(settings, seed, serving, serving.offered_load)
 
     def run(self, inputs: SharedInputs, policy: str | Sharing, mode: str) -> SharedRecords:

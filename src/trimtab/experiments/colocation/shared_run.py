@@ -73,7 +73,7 @@ class SharedInputs:
         """The jobs beside a service on each GPU."""
         if self.scenario.jobs.generate is None:
             expected = "generated jobs: how fast recorded ones are beside requests is not known"
-            raise ScenarioError("has no guests", file=self.scenario.name, field="jobs", expected=expected)
+            raise ScenarioError("has no guests", file=self.scenario.known_as, field="jobs", expected=expected)
         count = int(self.training.nodes["gpus"].sum())
         busy_frac, measured_as = self.scenario.request_busy_frac, self.scenario.request_measured_as
         return self._jobs(GenerateServices(count=count, busy_frac=busy_frac, measured_as=measured_as))

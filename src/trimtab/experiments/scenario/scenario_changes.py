@@ -18,7 +18,6 @@ from trimtab.experiments.scenario.build import build
 from trimtab.experiments.scenario.spec.cluster_section import MOST_NODES, ClusterSpec, NodeGroup
 from trimtab.experiments.scenario.spec.scenario import Scenario
 from trimtab.validation.names import nearest
-from trimtab.validation.problems import checked
 
 _NUMBER: Final = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 _WHEN: Final = rf"@(?P<at_s>{_NUMBER})\+(?P<duration_s>{_NUMBER})"
@@ -61,12 +60,7 @@ def with_what_if(scenario: Scenario, what_if: WhatIf) -> Scenario:
     ]
     bursts = [_matched("--burst", _BURST, text, "3x@1200+120") for text in what_if.burst]
     workload = dict(scenario.workload) | {"bursts": (*scenario.workload.bursts, *map(_burst, bursts))}
-    changed: dict[str, Any] = dict(scenario) | {
-        "cluster": cluster,
-        "faults": (*scenario.faults, *faults),
-        "workload": workload,
-    }
-    made = checked(lambda: Scenario.model_validate(changed), Scenario, scenario.name, ScenarioError)
+    made = scenario.replaced(cluster=cluster, faults=(*scenario.faults, *faults), workload=workload)
     load = scenario.workload.load
     if not what_if.nodes or load is None:
         return made

@@ -53,7 +53,8 @@ class ScenarioFiles(Generic[F]):
         data = _data(given, file, self.keys) if isinstance(given, str) else dict(given)
         data.setdefault("name", Path(file).stem)
         values = in_folder(data, folder)
-        return checked(lambda: self.model.model_validate(values), self.model, file, ScenarioError)
+        made = checked(lambda: self.model.model_validate(values), self.model, file, ScenarioError)
+        return made.read_from(file)
 
     def load(self, given: GivenScenario) -> F:
         """A scenario by name, file, text or values. Raises ScenarioError, also for one of another kind."""

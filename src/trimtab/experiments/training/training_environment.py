@@ -46,18 +46,18 @@ def _once(node_idx: int, at_s: float, duration_s: float, *, is_planned: bool) ->
     yield NodeEvent(at_s + duration_s, node_idx, up=True)
 
 
-def quota_gpus_of(quotas: Mapping[str, int], workload: Workload, file: str) -> Floats:
+def quota_gpus_of(quotas: Mapping[str, int], workload: Workload) -> Floats:
     """Most GPUs of each tenant, [tenants]; inf = none; empty = no tenant has one. Raises ScenarioError."""
     for name in quotas:
         if name not in workload.tenant_names:
             expected = f"a tenant of the jobs: {nearest(name, workload.tenant_names)}"
-            raise ScenarioError("no such tenant", file=file, field="quotas", value=name, expected=expected)
+            raise ScenarioError("no such tenant", field="quotas", value=name, expected=expected)
     if not quotas:
         return np.zeros(0)
     return np.array([quotas.get(name, np.inf) for name in workload.tenant_names], np.float64)
 
 
-def limited(workload: Workload, quota_gpus: Floats, file: str) -> Workload:
+def limited(workload: Workload, quota_gpus: Floats) -> Workload:
     """No job gets more GPUs than its tenant may hold. Raises ScenarioError for one that asks for more."""
     if not len(quota_gpus):
         return workload
@@ -65,7 +65,6 @@ def limited(workload: Workload, quota_gpus: Floats, file: str) -> Workload:
     for i in np.flatnonzero(workload.gpus_requested > most)[:1]:
         raise ScenarioError(
             f"job {workload.job_ids[i]} asks for {counted(int(workload.gpus_requested[i]), 'GPU')}",
-            file=file,
             field=f"quotas.{workload.tenant_names[workload.tenant_idx[i]]}",
             value=int(most[i]),
             expected="no less than a job of the tenant asks for",

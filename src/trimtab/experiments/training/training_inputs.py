@@ -18,6 +18,7 @@ from trimtab.domain.training_jobs import Floats, Ints, Records, ServiceLoads, Wo
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.scenario_file import names_file
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
 from trimtab.experiments.training.training_environment import generated_pairs, limited, quota_gpus_of
 from trimtab.experiments.training.training_scenario import (
@@ -103,6 +104,7 @@ class TrainingInputs:
         return self if own is self.scenario else _built(own, self.seed, self.load)
 
 
+@names_file
 def build_training(scenario: TrainingScenario, seed: int, load: float | None = None) -> TrainingInputs:
     """Cluster, jobs and their speeds. Raises UsageError for files that can't be used."""
     nodes, types, usd = cluster_nodes(scenario.cluster)
@@ -132,8 +134,8 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
     final = offered_load(workload, int(nodes["gpus"].sum()))
     if generate is not None and generate.services is not None:
         workload = with_services(workload, generate.services, seed)
-    quota_gpus = quota_gpus_of(scenario.quotas, workload, scenario.name)
-    workload = limited(workload, quota_gpus, scenario.name)
+    quota_gpus = quota_gpus_of(scenario.quotas, workload)
+    workload = limited(workload, quota_gpus)
     places = places_of(workload.asks, offers) if workload.asks else None
     if places is not None:
         most = np.maximum(places.most(nodes["gpus"].astype(np.int64)), workload.gpus_requested)

@@ -318,7 +318,7 @@ def _refuse_unknown_rules(scenario: TrainingScenario) -> None:
             expected = f"name of an allocator, without parameters: {', '.join(sorted(known))}"
             raise ScenarioError(
                 "rules of no such allocator",
-                file=scenario.name,
+                file=scenario.known_as,
                 field="rules_of",
                 value=name,
                 expected=expected,

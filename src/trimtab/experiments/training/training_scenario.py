@@ -262,7 +262,7 @@ class TrainingScenario(ScenarioFile):
         if self.jobs.generate is None and self.jobs.trace is None:
             raise ScenarioError(
                 "the scenario has no jobs of its own",
-                file=self.name,
+                file=self.known_as,
                 field="jobs",
                 expected="--trace FILE (and --profiles PATH), or a section jobs with generate or trace",
             )

@@ -49,6 +49,7 @@ from trimtab.experiments.scenario.build.traced import (
     with_run_class,
 )
 from trimtab.experiments.scenario.spec.scenario import Scenario
+from trimtab.experiments.scenario.spec.scenario_file import names_file
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, stretched
 from trimtab.experiments.scenario.spec.workload import BurstSpec
@@ -101,6 +102,7 @@ def _drawn(inputs: RunInputs) -> list[Any]:
     return arrays
 
 
+@names_file
 def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace | None = None) -> RunInputs:
     """The inputs of one seed of a scenario. Pure, except for reading a trace that is not given.
 
@@ -140,7 +142,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
     target = scenario.workload.load if load is None else load
     stretch = 1.0  # of the times of the scenario, which are those of its own load
     if target is not None:
-        own, by = scenario.workload.load, _scale_to(requests, target * capacity_per_s, scenario.name)
+        own, by = scenario.workload.load, _scale_to(requests, target * capacity_per_s)
         stretch = by if own is None else own / target
     for burst in scenario.workload.bursts:
         _condense(requests, stretched(burst, stretch))
@@ -184,7 +186,6 @@ def _token_slos(scenario: Scenario, served: Served) -> TokenTargets | None:
         field = "slo_ttft_s" if service.slo_ttft_s is not None else "slo_tpot_s"
         raise ScenarioError(
             "is of tokens, but all nodes serve a request a slot",
-            file=scenario.name,
             field=f"classes.{name}.{field}",
             value=service.slo_ttft_s or service.slo_tpot_s,
             expected="a node type with service: {kind: llm, …}, or slo_s",
@@ -324,11 +325,11 @@ def _condense(requests: Requests, burst: BurstSpec) -> None:
     requests.work["arrival_s"] = new_s
 
 
-def _scale_to(requests: Requests, rate_per_s: float, name: str) -> float:
+def _scale_to(requests: Requests, rate_per_s: float) -> float:
     """Stretch time about the first arrival; deadlines keep their distance from it. Returns the factor."""
     if not (_span_s(requests) > 0 and rate_per_s > 0):
         expected = "null, as the requests arrive all at once or no node serves any of them"
-        raise ScenarioError("cannot be set", file=name, field="workload.load", expected=expected)
+        raise ScenarioError("cannot be set", field="workload.load", expected=expected)
     arrival_s = requests.work["arrival_s"]
     stretch = _rate_per_s(requests) / rate_per_s
     scaled_s = arrival_s[0] + (arrival_s - arrival_s[0]) * stretch

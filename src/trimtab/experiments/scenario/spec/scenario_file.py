@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from pydantic import PrivateAttr
 
 from trimtab.errors import ScenarioError
 from trimtab.experiments.provenance import PATH_KEYS
@@ -14,6 +17,8 @@ from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
 
 F = TypeVar("F", bound="ScenarioFile")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ScenarioFile(Spec):
@@ -25,6 +30,11 @@ class ScenarioFile(Spec):
         policies: tuple[str, ...]
         seeds: int | tuple[int, ...]
         sort_by: str
+
+    _file: str = PrivateAttr("")  # as errors name it
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
         return hash(self.hash())
@@ -59,7 +69,34 @@ class ScenarioFile(Spec):
             changed["policies"] = tuple(policies)
         if seeds is not None:
             changed["seeds"] = tuple(seeds) if isinstance(seeds, Iterable) else seeds
-        return checked(lambda: type(self).model_validate(changed), type(self), self.name, ScenarioError)
+        made = checked(lambda: type(self).model_validate(changed), type(self), self.known_as, ScenarioError)
+        return made.read_from(self._file)
+
+    @property
+    def known_as(self) -> str:
+        """The file that it was read from, else its name."""
+        return self._file or self.name
+
+    def read_from(self: F, file: str) -> F:
+        """This scenario, known by a file."""
+        self._file = file
+        return self
+
+
+def names_file(build: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
+    """A function of a scenario whose ScenarioErrors name its file."""
+
+    @functools.wraps(build)
+    def named(scenario: F, /, *args: P.args, **more: P.kwargs) -> R:
+        try:
+            return build(scenario, *args, **more)
+        except ScenarioError as error:
+            if error.file:
+                raise
+            told: dict[str, Any] = {"field": error.field, "value": error.value, "expected": error.expected}
+            raise ScenarioError(error.problem, file=scenario.known_as, **told) from error
+
+    return named
 
 
 def kind_key(model: type[ScenarioFile]) -> str:
