@@ -98,6 +98,17 @@ async def test_answers_of_one_turn_are_learned_from_before_what_waits_is_decided
 
 
 @at()
+async def test_a_stream_without_a_report_of_tokens_is_learned_from_by_its_pieces(bench: Bench) -> None:
+    stream = bench.submit()
+    stream.streamed_chunks = 7
+    bench.done(stream)
+    assert stream.facts is not None
+    output = bench.dispatcher.registry.classes[stream.class_idx].output
+    assert output.predict(stream.facts.prompt_tokens, stream.facts.max_tokens) == 7.0
+    assert stream.actual_units == 0.0  # which the node does not say
+
+
+@at()
 async def test_a_fault_in_learning_from_one_answer_is_its_own(bench: Bench) -> None:
     problems: list[str] = []
     bench.loop.set_exception_handler(lambda loop, said: problems.append(str(said["exception"])))

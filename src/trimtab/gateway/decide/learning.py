@@ -30,8 +30,8 @@ import numpy as np
 
 from trimtab.domain.cluster import RESOURCES, Floats
 from trimtab.domain.output_estimate import OutputEstimate
-from trimtab.gateway.api.units import predictable, used
-from trimtab.gateway.model import Exchange, Kind
+from trimtab.gateway.api.units import MEDIA, predictable, used
+from trimtab.gateway.model import Exchange, Kind, Usage
 
 ClassKey = tuple[str, Kind]  # model and kind
 
@@ -141,8 +141,11 @@ class ServiceEstimates:
         """
         facts, usage, node = exchange.facts, exchange.usage, exchange.attempts[-1].node
         units = exchange.units
-        if facts is not None and usage is not None:
+        if usage is not None and facts is not None:
             exchange.actual_units = used(facts, of.kind, usage)
+        elif exchange.streamed_chunks and of.kind not in MEDIA:
+            usage = Usage(0, exchange.streamed_chunks)  # not told: a chunk of text is about a token
+        if facts is not None and usage is not None:
             units = predictable(facts, of.kind, usage)
             if usage.completion_tokens:
                 answer_tokens = usage.completion_tokens / facts.answers
