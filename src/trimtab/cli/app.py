@@ -29,6 +29,7 @@ from trimtab.cli import (
     fit_command,
     forecast_command,
     kube_command,
+    learn_command,
     policies_command,
     profile_command,
     replay_command,
@@ -55,6 +56,7 @@ EXTRA_OF: Final = {
     "chain": "chains",
     "train": "jobs",
     "kube": "kube",
+    "learn": "learn",
 }  # command → extra with all it needs
 
 
@@ -195,6 +197,7 @@ app.add_typer(policies_command.policies_app, name="policies")
 app.command("metrics", epilog=examples("trimtab metrics --json"))(policies_command.metrics)
 app.add_typer(chain_command.app, name="chain")
 app.add_typer(train_command.app, name="train")
+app.add_typer(learn_command.app, name="learn")
 app.add_typer(kube_command.app, name="kube")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")

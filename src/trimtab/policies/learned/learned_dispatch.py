@@ -110,7 +110,8 @@ class LearnedDispatch(CorrectedPolicy, LoadsPolicy):
         Silver, Kelsey Allen, Josh Tenenbaum, Leslie Kaelbling: "Residual policy learning",
         arXiv:1812.06298, 2018.
     Reads
-        What `least-expected-completion` reads; how many requests are held, and how many nodes are idle.
+        What `least-expected-completion` reads; how many requests are held, also for
+        its model, and how many nodes are idle.
     Cost
         With weights that read nothing of single nodes as `least-expected-completion`, and O(hidden units ·
         features) for each group and kind of nodes; otherwise O(nodes · hidden units · features).

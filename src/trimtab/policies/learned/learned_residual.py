@@ -96,7 +96,8 @@ class LearnedResidual(CorrectedPolicy, LateBinding):
         Silver, Kelsey Allen, Josh Tenenbaum, Leslie Kaelbling: "Residual policy learning",
         arXiv:1812.06298, 2018.
     Reads
-        What `late-binding` reads; how many nodes are idle, and how many of these hold the model.
+        What `late-binding` reads; how many nodes are idle, and how many of these hold the model; held
+        requests for it.
     Cost
         As `late-binding`, and O(hidden units · features) for each idle node, or with an index for each group
         and kind of nodes.

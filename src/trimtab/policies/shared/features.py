@@ -43,9 +43,11 @@ FEATURES: Final = (
     Feature("idle", "share of nodes", "nodes that have a slot free", 0.0, 1.0),
     Feature("warm", "share of these", "that need not load the request's model", 0.0, 1.0),
     Feature("pressure", "share of wait and best", "least wait of the nodes that can take it", 0.0, 1.0),
+    Feature("rivals", "h / (h + 10)", "h = held requests for its model; 0 = it needs no loading", 0.0, 1.0),
 )
 N_FEATURES: Final = len(FEATURES)
 _LEAST_S: Final = 1e-9  # of the best service
+_MANY_RIVALS: Final = 10.0
 _HUGE: Final = 1e300  # seconds, of what cannot be
 
 
@@ -96,6 +98,19 @@ def note_request(
     floats[at + 2] = idle / max(1, view.context.n_nodes)
     floats[at + 3] = warm / max(1, idle)
     floats[at + 4] = _share(wait_s, best_s)
+    floats[at + 5] = _share(_rivals(view, work), _MANY_RIVALS)
+
+
+@helper(inline=True)
+def _rivals(view: View, work: Any) -> float:
+    """Held requests for the work's model; 0 where no type of node has to load it."""
+    if work.model_idx < 0:
+        return 0.0
+    m = plain(work.model_idx)
+    for t in range(view.load_s.shape[1]):
+        if view.load_s[m, t] > 0.0:
+            return float(view.held_of_item[m])
+    return 0.0
 
 
 @helper(inline=True)

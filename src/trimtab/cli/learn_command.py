@@ -1,0 +1,267 @@
+"""`trimtab learn`: train weights for policies, judge them on workloads that they never saw, write them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli import completion
+from trimtab.cli.option_groups import examples, grouped
+from trimtab.cli.output import note, print_json, progress_bar, show, where
+from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, out_option
+from trimtab.words import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimtab.experiments.scenario import Scenario
+    from trimtab.learn.judgement import Change, Judged
+    from trimtab.learn.weight_search import PolicyName
+
+DEFAULT_OUT = Path("trimtab-learned")
+DEFAULT_OBJECTIVE = "mean+0.5*tail"
+CHECKPOINT, WEIGHTS, REPORT = "checkpoint.npz", "weights.safetensors", "report.html"
+KEEP_EACH = 10  # generations between checkpoints
+BESIDE = ("least-expected-completion", "auto")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train weights for policies on simulated runs, and judge them (extra learn).",
+    epilog=examples(
+        "trimtab learn train --policy learned-residual --out trained",
+        "trimtab learn evaluate trained/weights.safetensors",
+        "trimtab learn export trained --out mine.safetensors",
+        "trimtab compare aigc-images --policy late-binding "
+        "--policy 'learned-residual(artifact=mine.safetensors)'",
+    ),
+)
+
+Workload = Annotated[
+    str | None,
+    typer.Argument(
+        help="Built-in scenario or YAML file; without one, clusters drawn from a family.",
+        metavar="SCENARIO",
+        autocompletion=completion.scenarios,
+    ),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that simulate.")]
+
+
+@app.command(
+    "train",
+    epilog=examples(
+        "trimtab learn train --out trained",
+        "trimtab learn train aigc-images --policy learned-dispatch --generations 200 --jobs 8",
+        "trimtab learn train --objective 'mean+2*p99' --seed 1 --out trained-1",
+        "tensorboard --logdir trained",
+    ),
+)
+@grouped
+def train(
+    scenario: Workload = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="learned-residual or learned-dispatch.", metavar="POLICY")
+    ] = "learned-residual",
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            help="Sum of mean, p99 and tail (the longest 2 %), each relative to the rule without weights.",
+            metavar="OBJECTIVE",
+        ),
+    ] = DEFAULT_OBJECTIVE,
+    generations: Annotated[int, typer.Option("--generations", min=1, help="Steps of the search.")] = 100,
+    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Mirrored pairs of candidates a step.")] = 12,
+    hidden: Annotated[int, typer.Option("--hidden", min=0, help="Hidden units; 0 = a linear rule.")] = 8,
+    requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 800,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and its workloads.")] = 0,
+    jobs: Jobs = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint in the folder.")
+    ] = True,
+    out: Annotated[Path, out_option()] = DEFAULT_OUT,
+    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train weights by evolution strategies on simulated runs."""
+    from trimtab.learn.event_files import event_file
+    from trimtab.learn.weight_search import Setting, WeightSearch
+    from trimtab.learn.drawn_workloads import Objective, Workloads, processes
+    from trimtab.report.learning_page import learning_page
+    from trimtab.report.whole_files import check_writable, write_bytes, write_text
+
+    workloads = Workloads(_scenario(scenario), requests)
+    setting = Setting(
+        _trained_policy(policy), Objective.parsed(objective), workloads, generations, pairs, hidden, seed=seed
+    )
+    check_writable(out)
+    checkpoint = out / CHECKPOINT
+    with processes(jobs) as pool, progress_bar(f"training {policy}", quiet=quiet or json) as progress:
+        search = WeightSearch(setting, pool)
+        if resume and checkpoint.exists():
+            search.restore(_arrays(checkpoint), str(checkpoint))
+        with event_file(out) as write:
+            try:
+                while not search.is_over:
+                    made = search.step()
+                    write(made.number, {"loss": made.loss, "best": made.best})
+                    progress(made.number, generations)
+                    if made.number % KEEP_EACH == 0:
+                        write_bytes(checkpoint, _packed(search.checkpoint()))
+            finally:
+                write_bytes(checkpoint, _packed(search.checkpoint()))
+        artifact = search.artifact(policy)
+    write_bytes(out / WEIGHTS, artifact.content())
+    if report:
+        curves = {"loss": [g.loss for g in search.history], "best": [g.best for g in search.history]}
+        numbers = [g.number for g in search.history]
+        page = learning_page(
+            f"Training {policy} on {workloads}", setting.told(), numbers, curves, step_title="generation"
+        )
+        write_text(out / REPORT, page)
+    last = search.history[-KEEP_EACH:]
+    loss = sum(g.loss for g in last) / len(last)
+    if json:
+        print_json({**setting.told(), "loss": loss, "weights": str(out / WEIGHTS), "sha256": artifact.sha256})
+        return
+    print(f"{policy}: loss {loss:+.4f} in the last {counted(len(last), 'generation')}; below 0 is better")
+    for name in (WEIGHTS, REPORT) if report else (WEIGHTS,):
+        note(where(out / name, (out / name).stat().st_size), quiet=quiet)
+    note(f"judge it on workloads that it never saw: trimtab learn evaluate {out / WEIGHTS}", quiet=quiet)
+
+
+@app.command(
+    "evaluate",
+    epilog=examples(
+        "trimtab learn evaluate trained/weights.safetensors",
+        "trimtab learn evaluate trained/weights.safetensors --workloads 100 --jobs 8 --json",
+        "trimtab learn evaluate mine.safetensors aigc-images --workloads 10",
+    ),
+)
+@grouped
+def evaluate(
+    weights: Annotated[
+        Path, typer.Argument(help="File of `learn train` or `learn export`.", metavar="WEIGHTS")
+    ],
+    scenario: Workload = None,
+    workloads: Annotated[int, typer.Option("--workloads", min=2, help="How many.")] = 30,
+    requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 1500,
+    jobs: Jobs = 1,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge weights beside rules on workloads that no training saw: mean and p99, with the losses."""
+    from trimtab.domain.artifact import Artifact
+    from trimtab.learn.judgement import UNSEEN, judged
+    from trimtab.learn.drawn_workloads import Workloads, processes
+
+    policy = _trained_policy(Artifact.read(str(weights)).meta.get("policy", ""))
+    given = f"artifact={weights}"
+    policies = [f"{policy}({given})", f"{policy}({given},bound=inf,in_range=false)", *BESIDE]
+    if policy == "learned-residual":
+        policies.insert(1, f"learned-guarded({given})")
+    of, numbers = Workloads(_scenario(scenario), requests), range(UNSEEN, UNSEEN + workloads)
+    with processes(jobs) as pool, progress_bar("judging", quiet=quiet or json) as progress:
+        found = judged(policies, of, numbers, pool=pool, progress=progress)
+    if json:
+        print_json(
+            {"workloads": workloads, "against": "late-binding", "policies": [j.to_dict() for j in found]}
+        )
+        return
+    print(f"completion against late-binding on {workloads} of {of} that no training saw, 95 % intervals")
+    show(_judged_table(found))
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "trimtab learn export trained --out mine.safetensors",
+        "trimtab serve gateway.yaml --policy 'learned-residual(artifact=mine.safetensors)'",
+    ),
+)
+@grouped
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of `learn train`.", metavar="FOLDER")],
+    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")] = Path(WEIGHTS),
+    quiet: Quiet = False,
+) -> None:
+    """Write the weights of a finished training as a file that policies take in every host."""
+    from trimtab.domain.artifact import Artifact
+    from trimtab.errors import UsageError
+    from trimtab.policies import find
+    from trimtab.report.whole_files import write_bytes
+
+    if not (folder / WEIGHTS).exists():
+        begun = (folder / CHECKPOINT).exists()
+        expected = (
+            "a training that has ended: go on with `trimtab learn train`" if begun else "a folder of it"
+        )
+        raise UsageError("has no weights", file=str(folder), field=WEIGHTS, expected=expected)
+    artifact = Artifact.read(str(folder / WEIGHTS))
+    policy = _trained_policy(artifact.meta.get("policy", ""))
+    find(f"{policy}(artifact={folder / WEIGHTS})")  # refuses weights of another version
+    write_bytes(out, artifact.content())
+    note(where(out, out.stat().st_size), quiet=quiet)
+    print(f"{policy}(artifact={out})")
+
+
+def _scenario(name: str | None) -> Scenario | None:
+    from trimtab.experiments.scenario import resolve_scenario
+
+    return None if name is None else resolve_scenario(name)
+
+
+def _trained_policy(name: str) -> PolicyName:
+    from trimtab.errors import UsageError
+    from trimtab.learn.weight_search import POLICIES
+
+    for known in POLICIES:
+        if name == known:
+            return known
+    raise UsageError(
+        "takes no weights", field="--policy", value=name, expected=f"one of {', '.join(POLICIES)}"
+    )
+
+
+def _packed(arrays: dict[str, Any]) -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a checkpoint. Raises UsageError."""
+    import zipfile
+
+    import numpy as np
+
+    from trimtab.errors import UsageError
+
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
+            return dict(found)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        expected = "a checkpoint of `trimtab learn train`, or --no-resume"
+        raise UsageError(f"can't be read: {error}", file=str(path), expected=expected) from error
+
+
+def _judged_table(found: list[Judged]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for k, column in enumerate(("policy", "mean %", "p99 %", "worst mean %", "more than 5 % worse")):
+        table.add_column(column, justify="right" if k else "left")
+    for one in found:
+        share = f"{100 * one.worse_share:.0f} %"
+        table.add_row(one.policy, _text(one.mean), _text(one.p99), f"{100 * one.mean.worst_frac:+.0f}", share)
+    return table
+
+
+def _text(change: Change) -> str:
+    return f"{100 * change.frac:+.1f} ({100 * change.low_frac:+.1f} to {100 * change.high_frac:+.1f})"

@@ -1,0 +1,141 @@
+"""Workloads to train on and to judge by, each drawn from a number, and what a policy makes of one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.domain.policy import Decider
+from trimtab.engine import simulator
+from trimtab.engine.driver import Driver
+from trimtab.errors import UsageError
+from trimtab.experiments.scenario import Scenario
+from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.learn.generated_clusters import generated_cluster
+
+Floats = NDArray[np.float64]
+TAIL_FRAC: Final = 0.02  # `tail` is the mean of the longest: steadier than one quantile
+_TERM: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\s*\*\s*)?(?P<metric>\w+)")
+_UNSERVED: Final = 10.0  # a request that was not served counts as so many of the longest completions
+
+
+class Figures(NamedTuple):
+    """Completion of one run, seconds."""
+
+    mean: float
+    tail: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What training lowers: a sum of weight × log of a metric over that of the rule without weights."""
+
+    weights: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def parsed(cls, text: str) -> Objective:
+        """From `mean+0.5*tail`. Raises UsageError."""
+        found = []
+        for part in text.split("+"):
+            match = _TERM.fullmatch(part.strip())
+            if match is None or match["metric"] not in Figures._fields:
+                expected = f"METRIC or WEIGHT*METRIC joined by +, of {', '.join(Figures._fields)}"
+                raise UsageError("names no metric", field="--objective", value=part, expected=expected)
+            found.append((match["metric"], float(match["weight"] or 1.0)))
+        return cls(tuple(found))
+
+    def loss(self, found: Figures, base: Figures) -> float:
+        """How much worse a run is than the rule's; below 0 is better."""
+        return sum(w * math.log(getattr(found, m) / getattr(base, m)) for m, w in self.weights)
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return "+".join(
+            metric if weight == 1.0 else f"{weight:g}*{metric}" for metric, weight in self.weights
+        )
+
+
+@dataclass(frozen=True)
+class Workloads:
+    """Workload i is a generated cluster, or a scenario with seed i.
+
+    Attributes:
+        scenario: None = generated clusters.
+        requests: of a generated cluster.
+        nodes: of a generated cluster, one of these; empty = as the family has them.
+    """
+
+    scenario: Scenario | None = None
+    requests: int = 800
+    nodes: tuple[int, ...] = ()
+
+    def scenario_of(self, i: int) -> Scenario:
+        """The scenario of workload i."""
+        if self.scenario is not None:
+            return self.scenario
+        nodes = int(np.random.default_rng(i).choice(self.nodes)) if self.nodes else None
+        return generated_cluster(i, self.requests, nodes=nodes)
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - workloads are few, and their inputs are small
+    def inputs(self, i: int) -> RunInputs:
+        """The inputs of workload i."""
+        return build(self.scenario_of(i), i)
+
+    def __str__(self) -> str:
+        """In words."""
+        return "generated clusters" if self.scenario is None else self.scenario.name
+
+
+def run_of(workloads: Workloads, i: int, decider: Decider) -> Driver:
+    """The run of a policy on workload i, at its end. Raises PolicyError."""
+    inputs = workloads.inputs(i)
+    return simulator.run(
+        inputs.cluster,
+        inputs.requests,
+        inputs.options,
+        decider,
+        seed=i,
+        mode="compiled",
+        declared=scenario_workload(decider.dispatch, workloads.scenario_of(i), i),
+    )
+
+
+def figures_of(workloads: Workloads, i: int, decider: Decider) -> Figures:
+    """Mean, tail and p99 of completion of one policy on workload i."""
+    state = run_of(workloads, i, decider).state
+    completion_s = state.requests["finish_s"] - state.work["arrival_s"]
+    served = np.isfinite(completion_s)
+    longest_s = completion_s[served].max(initial=1e-9)
+    filled = np.sort(np.where(served, completion_s, _UNSERVED * longest_s))
+    tail = filled[-max(1, round(TAIL_FRAC * len(filled))) :]
+    return Figures(float(filled.mean()), float(tail.mean()), float(np.quantile(filled, 0.99)))
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Executor | None]:
+    """A pool of so many processes; None for one."""
+    if jobs == 1:
+        yield None
+        return
+    from loky import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(max_workers=jobs)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+def mapped(pool: Executor | None, function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
+    """A function of each row, in other processes where there is a pool."""
+    return list(map(function, *columns) if pool is None else pool.map(function, *columns, chunksize=4))

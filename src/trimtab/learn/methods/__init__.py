@@ -1,0 +1,1 @@
+"""Methods of learning, one file for each published method."""

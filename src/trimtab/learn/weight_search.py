@@ -1,0 +1,252 @@
+"""Training of a policy's weights by evolution strategies on simulated runs, and what is written of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from trimtab.compiled.dense import n_weights
+from trimtab.compiled.kernel import helper, kernel
+from trimtab.domain.artifact import Artifact
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.policy import Decider
+from trimtab.domain.view import Memory, Plan, View, can_take, needs_of
+from trimtab.errors import UsageError
+from trimtab.learn.drawn_workloads import Figures, Floats, Objective, Workloads, figures_of, mapped, run_of
+from trimtab.learn.methods.evolution_strategies import EvolutionStrategies
+from trimtab.policies import find
+from trimtab.policies.learned.learned_dispatch import LearnedDispatch
+from trimtab.policies.learned.learned_residual import LearnedResidual
+from trimtab.policies.shared.features import (
+    FEATURES,
+    N_FEATURES,
+    OF_GROUP,
+    OF_NODE,
+    features_memory,
+    fill_features,
+)
+from trimtab.policies.shared.learned_score import CorrectedPolicy, weights_artifact
+from trimtab.version import versions
+
+PolicyName = Literal["learned-residual", "learned-dispatch"]
+POLICIES: Final[Mapping[PolicyName, type[CorrectedPolicy]]] = {
+    "learned-residual": LearnedResidual,
+    "learned-dispatch": LearnedDispatch,
+}
+RULES: Final[Mapping[str, str]] = {
+    "learned-residual": "late-binding",
+    "learned-dispatch": "least-expected-completion",
+}
+_POOL: Final = 96  # workloads to train on
+_EACH: Final = 6  # of them in a generation
+_RECORDED: Final = 24  # of them for the ranges of features
+_SLACK_FRAC, _SLACK = 0.05, 0.02  # by which the range of a feature is widened: of itself, and besides
+_WIDE: Final = np.array([[feature.least, feature.most] for feature in FEATURES])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that decides the result of a training."""
+
+    policy: PolicyName
+    objective: Objective
+    workloads: Workloads
+    generations: int = 60
+    pairs: int = 12
+    hidden: int = 8
+    sigma: float = 0.06
+    rate: float = 0.03
+    seed: int = 0
+
+    def told(self) -> dict[str, Any]:
+        """The values for a file."""
+        own = {key: value for key, value in asdict(self).items() if key not in ("workloads", "objective")}
+        scenario = self.workloads.scenario
+        return {
+            "method": "es",
+            **own,
+            "objective": str(self.objective),
+            "workloads": str(self.workloads),
+            "scenario_hash": None if scenario is None else scenario.hash(),
+            "requests": self.workloads.requests,
+        }
+
+
+class Generation(NamedTuple):
+    """One generation of a training: losses of its candidates."""
+
+    number: int
+    loss: float  # mean over candidates and workloads; below 0 is better than the rule
+    best: float  # of the best candidate, mean over workloads
+
+
+class WeightSearch:
+    """A training that goes on generation by generation.
+
+    It starts at weights that change nothing, and leaves those at 0 that read what nodes of a group differ in:
+    then policies may use an index of waits.
+    """
+
+    def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
+        self.setting, self._pool = setting, pool
+        draw = np.random.default_rng((setting.seed, 1))
+        hidden, n = setting.hidden, n_weights(N_FEATURES, setting.hidden)
+        start, is_own = np.zeros(n), np.zeros(n, np.bool_)
+        start[: hidden * N_FEATURES] = draw.normal(0.0, 0.4, hidden * N_FEATURES)
+        own = slice(OF_GROUP, OF_GROUP + OF_NODE)
+        is_own[: hidden * N_FEATURES].reshape(hidden, N_FEATURES)[:, own] = True
+        is_own[-N_FEATURES:][own] = True
+        start[is_own] = 0.0
+        self._search = EvolutionStrategies(
+            start, pairs=setting.pairs, sigma=setting.sigma, rate=setting.rate, seed=setting.seed
+        )
+        self._search.hold(is_own)
+        self._base: dict[int, Figures] = {}
+        self.history: list[Generation] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all generations were made."""
+        return len(self.history) >= self.setting.generations
+
+    def step(self) -> Generation:
+        """Make one generation."""
+        s = self.setting
+        draw = np.random.default_rng((s.seed, 2, self._search.generation))
+        chosen = sorted(draw.choice(_POOL, _EACH, replace=False).tolist())
+        new = [i for i in chosen if i not in self._base]
+        found = mapped(
+            self._pool, figures_of, [s.workloads] * len(new), new, [find(RULES[s.policy])] * len(new)
+        )
+        self._base |= zip(new, found, strict=True)
+        candidates = self._search.candidates()
+        rows = [(i, self._decider(weights)) for i in chosen for weights in candidates]
+        made = mapped(self._pool, figures_of, [s.workloads] * len(rows), *zip(*rows, strict=True))
+        losses = [s.objective.loss(f, self._base[i]) for f, (i, _) in zip(made, rows, strict=True)]
+        table = np.reshape(losses, (_EACH, len(candidates))).T
+        self._search.tell(table)
+        done = Generation(self._search.generation, float(table.mean()), float(table.mean(axis=1).min()))
+        self.history.append(done)
+        return done
+
+    def artifact(self, name: str) -> Artifact:
+        """The weights so far, with the ranges of features that they were trained on."""
+        s, weights = self.setting, self._search.result
+        recorder = Decider.of(_RECORDERS[s.policy](artifact=_unranged(weights), in_range=False))
+        columns = [s.workloads] * _RECORDED, range(_RECORDED), [recorder] * _RECORDED
+        rows = mapped(self._pool, _ranges, *columns)
+        least, most = np.min([r[0] for r in rows], axis=0), np.max([r[1] for r in rows], axis=0)
+        slack = _SLACK_FRAC * (most - least) + _SLACK
+        meta = {
+            "policy": s.policy,
+            "training": json.dumps({**s.told(), "generations": len(self.history)}),
+            "versions": json.dumps(versions()),
+        }
+        return weights_artifact(name, weights, np.stack([least - slack, most + slack], axis=1), meta)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Arrays by name, to go on from."""
+        kept = self._search.checkpoint()
+        curve = np.array([tuple(each) for each in self.history]).reshape(-1, len(Generation._fields))
+        return {**kept["arrays"], "curve": curve, "setting": np.array(json.dumps(self.setting.told()))}
+
+    def restore(self, arrays: Mapping[str, Any], file: str) -> None:
+        """Go on from a checkpoint; of another number of generations too. Raises UsageError."""
+        told = json.loads(str(arrays["setting"]))
+        mine = json.loads(json.dumps(self.setting.told()))
+        for key in mine.keys() - {"generations"}:
+            if told.get(key) != mine[key]:
+                expected = f"{mine[key]!r}, or --no-resume"
+                raise UsageError(
+                    "was trained otherwise", file=file, field=key, value=told.get(key), expected=expected
+                )
+        curve = arrays["curve"]
+        self.history = [Generation(int(row[0]), float(row[1]), float(row[2])) for row in curve]
+        self._search.restore({"arrays": arrays, "state": {"generation": len(curve)}})
+
+    def _decider(self, weights: Floats) -> Decider:
+        return Decider.of(POLICIES[self.setting.policy](artifact=_unranged(weights), in_range=False))
+
+
+def _unranged(weights: Floats) -> Artifact:
+    """Weights for training, where ranges do not count yet."""
+    return weights_artifact("trained", weights, _WIDE, {})
+
+
+_rank_residual, _rank_dispatch = LearnedResidual.dispatch, LearnedDispatch.dispatch
+_PLACES = 2  # at the end of `memory.params`: where the recorder's numbers begin, and the slots
+
+
+@helper
+def _record(view: View, work: Any, memory: Memory) -> None:
+    """Widen the ranges by the features of all nodes that can take the work."""
+    params, floats, needs = memory.params, memory.floats, needs_of(work)
+    at, n = int(params[len(params) - _PLACES]), view.context.n_nodes
+    if fill_features(view, work, floats, at, params[len(params) - 1]) == 0:
+        return
+    rows = at + view.fixed_s.shape[1]
+    ranges = rows + n * N_FEATURES
+    for j in range(n):
+        row = rows + j * N_FEATURES
+        if can_take(view, needs, j):
+            for k in range(N_FEATURES):
+                floats[ranges + k] = min(floats[ranges + k], floats[row + k])
+                floats[ranges + N_FEATURES + k] = max(floats[ranges + N_FEATURES + k], floats[row + k])
+
+
+def _with_room(made: Memory, cluster: Cluster, tail: int) -> Memory:
+    """A memory with room for the recorder before the last `tail` numbers of `floats`."""
+    at = len(made.floats) - tail
+    own = [
+        *features_memory(cluster, cluster.n_nodes),
+        *np.full(N_FEATURES, np.inf),
+        *np.full(N_FEATURES, -np.inf),
+    ]
+    floats = np.concatenate([made.floats[:at], own, made.floats[at:]])
+    return made._replace(params=np.append(made.params, [at, cluster.slots.sum()]), floats=floats)
+
+
+@dataclass(frozen=True)
+class _RecordedResidual(LearnedResidual):
+    def init(self, cluster: Cluster) -> Memory:
+        return _with_room(super().init(cluster), cluster, len(features_memory(cluster, 1)))
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        count = _rank_residual(view, plan, work, memory, draws, ranking)
+        _record(view, work, memory)
+        return int(count)
+
+
+@dataclass(frozen=True)
+class _RecordedDispatch(LearnedDispatch):
+    def init(self, cluster: Cluster) -> Memory:
+        made = super().init(cluster)
+        rows = 1 if made.params[0] == 1.0 else cluster.n_nodes
+        return _with_room(made, cluster, len(features_memory(cluster, rows)))
+
+    @staticmethod
+    @kernel
+    def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
+        count = _rank_dispatch(view, plan, work, memory, draws, ranking)
+        _record(view, work, memory)
+        return int(count)
+
+
+_RECORDERS: Final[Mapping[str, type[CorrectedPolicy]]] = {
+    "learned-residual": _RecordedResidual,
+    "learned-dispatch": _RecordedDispatch,
+}
+
+
+def _ranges(workloads: Workloads, i: int, decider: Decider) -> tuple[Floats, Floats]:
+    """The least and the most of each feature, [features] each, in a run on workload i."""
+    inputs, memory = workloads.inputs(i), run_of(workloads, i, decider).state.memories[0]
+    at = int(memory.params[-_PLACES]) + len(features_memory(inputs.cluster, inputs.cluster.n_nodes))
+    return memory.floats[at : at + N_FEATURES], memory.floats[at + N_FEATURES : at + 2 * N_FEATURES]

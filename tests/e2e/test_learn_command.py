@@ -1,0 +1,84 @@
+"""`trimtab learn`: train, go on, judge, write, and use what was written; what is wrong is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimtab.cli.app import app
+from trimtab.domain.artifact import Artifact
+
+pytest.importorskip("gymnasium")
+pytest.importorskip("tensorboard")
+SMALL = ["--pairs", "2", "--hidden", "2", "--requests", "100", "--json"]
+
+
+def told(*command: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in command])
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def refusal(*command: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in command])
+    assert done.exit_code == 2
+    return " ".join(done.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    told("learn", "train", "--generations", 3, "--out", out, *SMALL)
+    return out
+
+
+def test_a_training_leaves_weights_curves_and_a_page(trained: Path, tmp_path: Path) -> None:
+    assert {path.suffix for path in trained.iterdir()} >= {".npz", ".safetensors", ".html"}
+    assert [path for path in trained.iterdir() if "tfevents" in path.name]
+    page = (trained / "report.html").read_text("utf-8")
+    assert "learned-residual" in page
+    told("learn", "train", "--generations", 2, "--out", tmp_path, *SMALL)
+    went_on = json.loads(told("learn", "train", "--generations", 3, "--out", tmp_path, *SMALL))
+    assert went_on["sha256"] == Artifact.read(str(trained / "weights.safetensors")).sha256
+
+
+def test_weights_are_judged_written_and_used(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = trained / "weights.safetensors"
+    found = json.loads(told("learn", "evaluate", weights, "--workloads", 2, "--requests", 100, "--json"))
+    assert found["against"] == "late-binding"
+    assert [p["policy"].partition("(")[0] for p in found["policies"]] == [
+        "learned-residual",
+        "learned-guarded",
+        "learned-residual",
+        "least-expected-completion",
+        "auto",
+    ]
+    monkeypatch.chdir(tmp_path)
+    policy = told("learn", "export", trained, "--out", "mine.safetensors", "--quiet").strip()
+    assert policy == "learned-residual(artifact=mine.safetensors)"
+    compare = ("compare", "tiny", "-n", 1, "--no-sweep", "-j", 1, "--out", "out", "--quiet")
+    told(*compare, "-p", policy, "-p", "late-binding")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    named = [result["policy"] for result in results["results"]]
+    sha256 = Artifact.read("mine.safetensors").sha256
+    assert f"learned-residual(artifact=mine@{sha256[:12]})" in named
+    assert str(tmp_path / "mine.safetensors") in results["made_by"]["files"]
+    assert json.loads(told("rerun", "out", "--json"))["is_equal"]
+
+
+def test_what_is_wrong_is_told(trained: Path, tmp_path: Path) -> None:
+    assert "--policy: takes no weights (got 'random')" in refusal("learn", "train", "--policy", "random")
+    assert "names no metric" in refusal("learn", "train", "--objective", "p50", "--out", tmp_path)
+    assert "has no weights" in refusal("learn", "export", tmp_path)
+    (tmp_path / "checkpoint.npz").write_bytes(b"PK\x03\x04")
+    assert "checkpoint.npz: can't be read" in refusal("learn", "train", "--out", tmp_path)
+    assert "a training that has ended" in refusal("learn", "export", tmp_path)
+    assert "was trained otherwise" in refusal("learn", "train", "--out", trained, "--seed", 7, *SMALL)
+    (tmp_path / "w.safetensors").write_bytes(b"no")
+    assert "is no safetensors file" in refusal("learn", "evaluate", tmp_path / "w.safetensors")
+    assert "no such file" in refusal("run", "tiny", "-p", "learned-dispatch(artifact=no.safetensors)").lower()
