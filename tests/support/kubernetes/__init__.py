@@ -1,1 +1,1 @@
-"""A real control plane of Kubernetes on this machine, with hollow nodes: no kubelet, no containers."""
+"""A real control plane of Kubernetes on this machine, with hollow nodes or a real one; and one in memory."""

@@ -112,6 +112,7 @@ class ControlPlane:
                 *("--service-account-key-file", str(self.folder / "sa.pub")),
                 *("--service-cluster-ip-range", "10.96.0.0/16"),
                 *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+                *("--kubelet-preferred-address-types", "InternalIP"),
             ],
         )
         self.await_ready()
