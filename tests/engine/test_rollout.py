@@ -22,6 +22,7 @@ from trimtab.engine.driver import Driver
 from trimtab.engine.rollout import StateRollout
 from trimtab.errors import PolicyError
 from trimtab.policies.catalogue import find
+from trimtab.policies.load_aware.late_binding import LateBinding
 
 TICK = 2.0**-10
 
@@ -98,6 +99,17 @@ def test_it_is_the_simulation_that_goes_on_where_the_state_can_be_told_exactly(n
     np.testing.assert_array_equal(told[len(waiting) :], after_s)
     waiting_finish_s = rows["finish_s"][waiting["serial"]]
     np.testing.assert_array_equal(told[: len(waiting)], waiting_finish_s - now_s)
+
+
+@pytest.mark.parametrize("ageing", [0.1, 4.0])
+def test_held_requests_are_compared_as_in_the_simulation(ageing: float) -> None:
+    policy = replace(LateBinding(), ageing=ageing)
+    driver = driven(*case("models"), policy, 0.0)
+    others = [Variant(find(spec)[0]) for spec in ("least-connections", "late-binding")]
+    told = rollout_of(driver)([Variant(policy), *others], to_come(driver))[0]
+    driver.advance()
+    finish_s = driver.state.requests["finish_s"]
+    np.testing.assert_array_equal(told, finish_s - driver.state.work["arrival_s"])
 
 
 def test_variants_are_simulated_from_the_same_state_one_after_the_other() -> None:

@@ -71,6 +71,7 @@ _INT_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FLOAT_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
 
 dispatch_at, order_at = function_at(_DISPATCH_POINTER), function_at(_ORDER_POINTER)
+advance_at = function_at(FunctionPointerType(BOUND))
 
 
 @intrinsic
@@ -430,6 +431,13 @@ def _load_loop() -> None:
         return
     for function, signature in _LOOP:
         free_llvm_module(_compiled(function, signature))
+
+
+def advance_addresses() -> np.ndarray:
+    """Addresses of `advance_bound`, [2], for kernels that drive several runs (`advance_at`)."""
+    _load_loop()
+    pointer = _pointer_to(advance_bound, BOUND)
+    return np.array([pointer.c_address, pointer.jit_address], np.int64)
 
 
 _LOOP: list[Compilable] = [(advance_bound, BOUND), (begin, BEGIN)]

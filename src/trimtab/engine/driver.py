@@ -21,7 +21,7 @@ from trimtab.engine.bindings import located
 from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
-from trimtab.engine.loop import FULL, MAX_IDLE_EVENTS
+from trimtab.engine.loop import DECIDE, FULL, MAX_IDLE_EVENTS
 from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES
@@ -138,7 +138,7 @@ class Driver:
                 code = calls.advance(until_s, max_steps)
             except Raised as error:
                 raise self._failure(error) from error.__cause__
-            if code < FULL:
+            if code < FULL or code == DECIDE:
                 return code
             if code != FULL:  # no decision, or the policy raised
                 raise PolicyError(f"policy {self.label!r} {self._bad_answer()}")

@@ -28,6 +28,8 @@ from trimtab.engine.telemetry import clear_changes, dispatcher_of, has_free_slot
 from trimtab.engine.virtual_counters import note_tenant_held, note_tenant_unheld
 
 CALL_RAISED = -(1 << 62)  # the bridge of a plain Python policy returns this when the policy raised
+HOST_ASKED = -(1 << 61)  # in place of an answer: the host decides, and then calls again
+ASKED_ABOUT_ONE, ASKED_ABOUT_HELD = 1, 2  # `counts.awaited`
 LATER = 1e12  # added to the keys of background work, so that it comes last
 
 _HELD, _REJECTED = int(Status.HELD), int(Status.REJECTED)
@@ -84,7 +86,10 @@ def _draw(s: State, r: int) -> None:
 
 @helper(inline=True)
 def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
-    """Call the policy for request r; returns its answer. `ranking` then holds the candidates."""
+    """Call the policy for request r; returns its answer. `ranking` then holds the candidates.
+
+    Where the host decides, it only shows it the request, and returns HOST_ASKED.
+    """
     d = dispatcher_of(s, r)
     s.contexts.now_s[d] = now_s
     s.contexts.attempt[d], s.contexts.retries[d] = s.requests.attempt[r], s.requests.retries[r]
@@ -95,6 +100,8 @@ def _ask(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> int:
     if s.config.runs[0] == 1:
         show_job(s, r, d)
         show_inputs(s, r)
+    if s.config.external[0] == 1:
+        return HOST_ASKED
     count = dispatch(s.views[d], plan, s.work[r], s.memories[d], s.draws, s.ranking)
     clear_changes(s, d)
     return int(count)
@@ -144,10 +151,17 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     """Score held request r for a comparison with other held requests. The loop then decides about the best.
 
     Returns False if the request needs its decision now: the answer is no ranking, or its affinity node
-    accepts the request.
+    accepts the request. Where the host decides, it only keeps the request for it.
     """
     if takes_affinity(s, r):
         return False
+    if s.config.external[0] == 1:
+        _skip(s, r)
+        if _any_accepts(s, r, True):
+            s.failed_offers[_lane_of(s, r)] += 1
+            if s.counts.best[0] == 0:
+                s.counts.best[0], s.counts.best_key[0] = r + 1, s.counts.offer_key[0]
+        return True
     if s.config.placement_terms[0] == 1:
         set_avoided(s, r, -1)
     for i in range(MAX_RANKED):
@@ -240,10 +254,10 @@ def _unhold(s: State, r: int) -> None:
 
 
 @helper
-def _any_accepts(s: State, r: int) -> bool:
-    """Whether any node accepts request r. If so, a policy without candidates holds the request by choice."""
+def _any_accepts(s: State, r: int, in_free_slot: bool) -> bool:
+    """Whether any node accepts request r, or does so in a free slot. If not, a policy cannot but hold it."""
     for j in range(len(s.nodes.up)):  # noqa: SIM110 - numba compiles no generator expressions
-        if accepts(s, r, j):
+        if (not in_free_slot or has_free_slot(s, j)) and accepts(s, r, j):
             return True
     return False
 
@@ -268,7 +282,7 @@ def carry_out(s: State, plan: Plan, order: Any, r: int, count: int, now_s: float
             s.counts.last_tenant[0] = s.work.tenant_idx[r]
             send(s, plan, order, r, j, now_s)
             return True
-    if s.config.reject_refused[0] == 1 and (count > 0 or not _any_accepts(s, r)):
+    if s.config.reject_refused[0] == 1 and (count > 0 or not _any_accepts(s, r, False)):
         _unhold(s, r)
         reject(s, r, _REFUSED, now_s)
     else:
@@ -385,7 +399,10 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
 
 @helper
 def next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) -> int:
-    """The next held request to decide about: bindings first, then dispatcher by dispatcher; -1 at the end."""
+    """The next held request to decide about: bindings first, then dispatcher by dispatcher; -1 at the end.
+
+    HOST_ASKED if the host is to choose it among the held requests that it compares.
+    """
     counts, compares = s.counts, s.config.compares[0] > 0
     i = next_bound(s, plan, now_s) if counts.n_passed_over[0] == 0 else -1
     if i >= 0:
@@ -396,7 +413,9 @@ def next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) ->
     if compares and counts.n_passed_over[0] == 0 and not _is_slot_free(s):
         counts.offering[0] = s.config.dispatchers[0]
     while counts.offering[0] < s.config.dispatchers[0]:
-        if s.config.lane_by[0] == 0:
+        if counts.awaited[0] == ASKED_ABOUT_HELD:
+            r = -1  # the host has answered
+        elif s.config.lane_by[0] == 0:
             r = _first_held(s, counts.offering[0])
         else:
             r = _first_by_present_key(s, plan, order, counts.offering[0], now_s)
@@ -407,6 +426,12 @@ def next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) ->
             if compares and _compare(s, plan, dispatch, r, now_s):
                 continue
             return int(r)
+        if counts.awaited[0] == ASKED_ABOUT_HELD:
+            counts.awaited[0] = 0
+        elif s.config.external[0] == 1 and counts.best[0] > 0:
+            counts.awaited[0] = ASKED_ABOUT_HELD
+            s.contexts.now_s[counts.offering[0]] = now_s
+            return HOST_ASKED
         _end_pass(s)
         r = _take_best(s)
         if r >= 0:

@@ -1,7 +1,8 @@
 """The event loop that every host runs: take the next event, change the state, decide.
 
-`advance` returns when it needs its host: at a given time, when a plan is due, when the event heap is full, or
-after a bad decision. `State` holds everything, so the host can stop the loop after any event and continue.
+`advance` returns when it needs its host: at a given time, when a plan is due, when the event heap is full,
+when the host itself decides, or after a bad decision. `State` holds everything, so the host can stop the loop
+after any event and continue.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from trimtab.engine.events import (
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair, try_again
 from trimtab.engine.held_work import (
+    ASKED_ABOUT_ONE,
     CALL_RAISED,
+    HOST_ASKED,
     await_deadline,
     carry_out,
     consult_shadow,
@@ -100,7 +103,7 @@ from trimtab.engine.virtual_counters import (
 )
 
 # Why `advance` returned.
-DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED = range(8)
+DONE, PAUSED, REACHED, PLAN_DUE, PLAN_READY, FULL, BAD_DECISION, RAISED, DECIDE = range(9)
 
 MAX_IDLE_EVENTS = 10_000  # after this many periodic events without effect, held requests stay held
 
@@ -499,12 +502,19 @@ def advance(
 
     Returns the reason for stopping: DONE, PAUSED (`max_steps`), REACHED (`until_s`), PLAN_DUE, PLAN_READY,
     FULL (enlarge `events`, call again), BAD_DECISION or RAISED (`counts.deciding` is the request).
+
+    DECIDE, where the policy has no `dispatch`: the host answers and calls again. About request `deciding`
+    (`awaited` = ASKED_ABOUT_ONE) by `answer` and `ranking`, as a policy. About the held requests
+    `passed_over` (ASKED_ABOUT_HELD) by `best`, 1 + the request, and `bound`, 1 + its node; 0, 0 = none.
     """
     counts = s.counts
     last = counts.steps[0] + max_steps
     take_injected(s)
     while True:
-        if counts.offers_due[0] == 1 and (counts.n_passed_over[0] > 0 or not _is_more_ready(s)):
+        is_answered = counts.awaited[0] == ASKED_ABOUT_ONE
+        if is_answered:
+            r, now_s = counts.deciding[0], counts.now_s[0]
+        elif counts.offers_due[0] == 1 and (counts.n_passed_over[0] > 0 or not _is_more_ready(s)):
             if not _has_room(s, 0):
                 return FULL
             now_s = counts.now_s[0]
@@ -514,6 +524,8 @@ def advance(
             r = -1
             if not nothing_held(s) or counts.n_passed_over[0] > 0:
                 r = next_offer(s, plan, dispatch, order, now_s)
+            if r == HOST_ASKED:
+                return DECIDE
             if r < 0:
                 counts.offers_due[0] = 0
                 counts.offering[0] = 0
@@ -540,6 +552,7 @@ def advance(
             if not _has_room(s, key):
                 return FULL
             now_s = next_s
+            counts.in_system_s[0] += counts.in_system[0] * max(0.0, now_s - counts.now_s[0])
             counts.now_s[0] = now_s
             counts.now_key[0] = key if r < 0 else _AN_ARRIVAL
             counts.steps[0] += 1
@@ -568,20 +581,27 @@ def advance(
                 r = _happen(s, plan, order, key, now_s)
                 if r < 0:
                     continue
-        if s.config.runs[0] == 1 and not _is_decided_now(s, plan, order, r, now_s):
-            continue
-        if s.config.placement_terms[0] == 1:
-            set_avoided(s, r, -1)
-        if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
-            consult_shadow(s, shadow_plan, shadow, r, now_s)
-        if takes_affinity(s, r):
-            s.ranking[0] = s.work.affinity_node_idx[r]
-            count = 1
-        elif counts.bound[0] > 0:
-            s.ranking[0] = counts.bound[0] - 1
-            count = 1
+        if is_answered:
+            counts.awaited[0] = 0
+            count = counts.answer[0]
         else:
-            count = decide(s, plan, dispatch, r, now_s)
+            if s.config.runs[0] == 1 and not _is_decided_now(s, plan, order, r, now_s):
+                continue
+            if s.config.placement_terms[0] == 1:
+                set_avoided(s, r, -1)
+            if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
+                consult_shadow(s, shadow_plan, shadow, r, now_s)
+            if takes_affinity(s, r):
+                s.ranking[0] = s.work.affinity_node_idx[r]
+                count = 1
+            elif counts.bound[0] > 0:
+                s.ranking[0] = counts.bound[0] - 1
+                count = 1
+            else:
+                count = decide(s, plan, dispatch, r, now_s)
+                if count == HOST_ASKED:
+                    counts.awaited[0] = ASKED_ABOUT_ONE
+                    return DECIDE
         counts.bound[0] = 0
         if s.config.records_decision_trace[0] == 1:
             note_decision(s, r, count)

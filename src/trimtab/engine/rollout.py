@@ -163,7 +163,8 @@ class _ReusableRun:
         weight = setting.tenant_weight
         names = ("",) * len(weight)
         requests = Requests(new_work(rows), np.zeros(rows, TRUTH), names, tenant_weight=weight)
-        decider = _of_variant(setting, _PolicySet(policies), _PolicySet(policies))
+        together = _PolicySet(policies)  # one object, or the state takes the order for another policy's
+        decider = _of_variant(setting, together, together)
         state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0
         state.config["use_from_outside"] = setting.use_from_outside

@@ -12,8 +12,9 @@ from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
 from trimtab.engine.events import SWITCH
-from trimtab.engine.loop import DONE, PLAN_DUE, PLAN_READY, REACHED
+from trimtab.engine.loop import DECIDE, DONE, PLAN_DUE, PLAN_READY, REACHED
 from trimtab.engine.provided import degraded
+from trimtab.errors import PolicyError
 
 STEPS = 200_000  # events between two checks for progress and interruption
 
@@ -71,6 +72,8 @@ def go_to(driver: Driver, until_s: float, progress: Callable[[int], None] | None
             driver.adopt(plan, driver.now_s + driver.options.plan_latency_s)
         elif code == PLAN_READY:
             driver.put_next_in_force()
+        elif code == DECIDE:
+            raise PolicyError(f"policy {driver.label!r} chooses no nodes: it has no dispatch")
 
 
 def switch(driver: Driver, node_idx: int, up: bool, now_s: float) -> None:

@@ -203,6 +203,7 @@ CONFIG = np.dtype(
         ("max_retries", "i8"),
         *((field.name, "i8") for field in fields(HostMode)),
         ("shadows", "i8"),  # 1 = a shadow policy also answers
+        ("external", "i8"),  # 1 = the policy has no `dispatch`: the host decides
         ("virtual_counters", "i8"),  # that the order reads: COSTS, SHARES_SERVED, SHARES_HELD; 0 = none
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
@@ -240,6 +241,7 @@ COUNTS = np.dtype(
         ("shadow_failures", "i8"),
         ("last_tenant", "i8"),  # whose request was last sent from the central queues
         ("in_system", "i8"),
+        ("in_system_s", "f8"),  # integral of `in_system` over time
         ("in_nodes", "i8"),  # of these, sent to a node
         ("finished", "i8"),
         ("rejected", "i8"),
@@ -267,6 +269,7 @@ COUNTS = np.dtype(
         ("next_to_load", "i8"),  # node whose turn it is to load ahead
         ("replanned", "i8"),  # 1 = nodes have not seen yet what the plan in force places on them
         ("offers_due", "i8"),  # 1 = held requests are to be offered
+        ("awaited", "i8"),  # what the host is to answer before it calls again; 0 = nothing
         ("offering", "i8"),  # dispatcher whose queue is being offered
         ("n_passed_over", "i8"),  # requests offered in vain in this pass
         ("best", "i8"),  # 1 + the best request that was compared in this pass; 0 = none
@@ -282,7 +285,7 @@ COUNTS = np.dtype(
         ("iterations", "i8"),  # of engines
         ("preemptions", "i8"),
         ("deciding", "i8"),  # request of the present decision
-        ("answer", "i8"),  # the policy's last invalid answer
+        ("answer", "i8"),  # the policy's last invalid answer, or the host's
     ],
     align=True,
 )

@@ -1,4 +1,12 @@
 """Learning, for researchers (extra `learn`): environments where agents decide, and methods to train them.
 
-No other package imports Gymnasium: a trained policy runs in every host without this extra.
+No other package imports Gymnasium: a trained policy runs in every host without this extra. The import of this
+package registers the environments with Gymnasium.
 """
+
+from gymnasium import register
+
+_HOME = "trimtab.learn.environments"
+
+register("trimtab/Dispatch-v0", f"{_HOME}:DispatchEnv", vector_entry_point=f"{_HOME}:DispatchVectorEnv")
+register("trimtab/Match-v0", f"{_HOME}:MatchEnv", vector_entry_point=f"{_HOME}:MatchVectorEnv")
