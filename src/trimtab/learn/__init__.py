@@ -8,5 +8,6 @@ from gymnasium import register
 
 _HOME = "trimtab.learn.environments"
 
+register("trimtab/Allocate-v0", f"{_HOME}:AllocateEnv")
 register("trimtab/Dispatch-v0", f"{_HOME}:DispatchEnv", vector_entry_point=f"{_HOME}:DispatchVectorEnv")
 register("trimtab/Match-v0", f"{_HOME}:MatchEnv", vector_entry_point=f"{_HOME}:MatchVectorEnv")

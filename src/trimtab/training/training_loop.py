@@ -72,10 +72,12 @@ class Setup:
 
 def run_jobs(workload: Workload, allocator: Allocator, setup: Setup) -> JobRecords:
     """Run all jobs of a workload with an allocator. Raises PolicyError for one that breaks a rule."""
-    return _Run(workload, allocator, setup).to_the_end()
+    return TrainingRun(workload, allocator, setup).to_the_end()
 
 
-class _Run:
+class TrainingRun:
+    """One run of an allocator, decision by decision."""
+
     def __init__(self, workload: Workload, allocator: Allocator, setup: Setup) -> None:
         self.workload, self.allocator, self.setup = workload, allocator, setup
         self.speed: Speed = setup.truth.begin(workload)
@@ -108,22 +110,47 @@ class _Run:
         self.decider = Decider.of(
             allocator, self._cluster(), workload.job_ids, setup.placement, strict_priority=strict
         )
+        if len(workload):
+            self._go_to(setup.clock.first_s(float(workload.submit_s[0])))
 
     def to_the_end(self) -> JobRecords:
-        if len(self.workload):
-            self._go_to(self.setup.clock.first_s(float(self.workload.submit_s[0])))
-        while self.now_s <= self.setup.horizon_s:
-            self._retire_finished()
-            self._admit_arrivals()
-            if len(self.active):
-                self._decide()
-            self.visits += 1
-            self._refuse_standstill()
-            next_s = self._next_s()
-            if next_s == math.inf:
-                break
-            self._go_to(next_s)
+        """The rest of the run. Raises PolicyError for an allocator that breaks a rule."""
+        while self.step():
+            pass
+        return self.records()
+
+    def records(self) -> JobRecords:
+        """What happened so far."""
         return self.jobs.records(self.total_gpus, self.now_s)
+
+    def step(self) -> bool:
+        """Let the allocator decide, and time pass until the clock is due again. False: the run is over.
+
+        Raises PolicyError for an allocator that breaks a rule.
+        """
+        if self.now_s > self.setup.horizon_s:
+            return False
+        self._take_over()
+        if len(self.active):
+            self._decide()
+        self.visits += 1
+        self._refuse_standstill()
+        next_s = self._next_s()
+        if next_s == math.inf:
+            return False
+        self._go_to(next_s)
+        return self.now_s <= self.setup.horizon_s
+
+    def shown(self) -> tuple[Records, GpuCluster]:
+        """The active jobs and the cluster as `step` shows them to the allocator next."""
+        self._take_over()
+        if self.setup.companion is not None:
+            self.nodes["up"] = self.setup.companion.before(self.now_s)
+        self._leave_drained()
+        jobs = self.jobs.view(
+            self.active, self.now_s, self.setup.truth, self.setup.restart, is_oracle=self.is_oracle
+        )
+        return jobs, self._cluster(jobs)
 
     def _next_s(self) -> float:
         arrival_s = self._arrival_s()
@@ -252,10 +279,15 @@ class _Run:
         self.jobs.note_counts(ran.job_idx, np.zeros(len(ran), np.int64))
         return ran
 
-    def _retire_finished(self) -> None:
+    def _take_over(self) -> None:
+        """Jobs that have ended are active no more, and those that have come are."""
         if self.jobs.n_ended > self.retired:
             self.retired = self.jobs.n_ended
             self._keep_active(self.jobs.goes_on(self.active))
+        first = self.arrived
+        self.arrived = int(np.searchsorted(self.workload.submit_s, self.now_s, side="right"))
+        if self.arrived > first:
+            self.active = np.append(self.active, np.arange(first, self.arrived))
 
     def _keep_active(self, stays: Any) -> None:
         if stays.all():
@@ -265,12 +297,6 @@ class _Run:
         self.held = Held(new_row[self.held.rows[kept]], self.held.gpus[kept])
         self.active = self.active[stays]
 
-    def _admit_arrivals(self) -> None:
-        first = self.arrived
-        self.arrived = int(np.searchsorted(self.workload.submit_s, self.now_s, side="right"))
-        if self.arrived > first:
-            self.active = np.append(self.active, np.arange(first, self.arrived))
-
     def _cluster(self, jobs: Records | None = None) -> GpuCluster:
         types, quota_gpus = self.setup.type_names, self.setup.quota_gpus
         can_run = None if jobs is None else runs_on(jobs, self.speed, len(types))
@@ -278,13 +304,7 @@ class _Run:
         return GpuCluster(self.nodes, types, self.held, len(self.active), quota_gpus, can_run, places)
 
     def _decide(self) -> None:
-        if self.setup.companion is not None:
-            self.nodes["up"] = self.setup.companion.before(self.now_s)
-        self._leave_drained()
-        jobs = self.jobs.view(
-            self.active, self.now_s, self.setup.truth, self.setup.restart, is_oracle=self.is_oracle
-        )
-        cluster = self._cluster(jobs)
+        jobs, cluster = self.shown()
         done_gpu_s = self.jobs.done_gpu_s(self.active, self.setup.truth)
         made = self.decider.decide(jobs, cluster, self.now_s, self.speed, self.running)
         self._apply(made.allocation, made.held)
@@ -420,7 +440,7 @@ def changes(before_rows: Any, before_gpus: Any, after_rows: Any, after_gpus: Any
     return changed, started, before_rows[~goes_on]
 
 
-def run_allocator(
+def begun(
     allocator: AllocatorSpec,
     workload: Workload,
     *,
@@ -429,8 +449,8 @@ def run_allocator(
     restart: RestartCost | str = "none",
     round_s: float | None = None,
     **setup: Any,
-) -> JobRecords:
-    """Run all jobs of a workload.
+) -> TrainingRun:
+    """A run of all jobs of a workload, before its first decision.
 
     `round_s`: length of rounds of allocators that count in them; None = theirs. `setup` has
     the other fields of `Setup`: nodes, type_names, truth, …
@@ -445,4 +465,9 @@ def run_allocator(
         restart=restart_cost_of(restart) if isinstance(restart, str) else restart,
         **setup,
     )
-    return run_jobs(workload, made, chosen)
+    return TrainingRun(workload, made, chosen)
+
+
+def run_allocator(allocator: AllocatorSpec, workload: Workload, **conditions: Any) -> JobRecords:
+    """Run all jobs of a workload, under the conditions that `begun` takes. Raises as it does."""
+    return begun(allocator, workload, **conditions).to_the_end()

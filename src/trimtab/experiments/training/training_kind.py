@@ -46,7 +46,7 @@ from trimtab.training.allocator_catalogue import (
 from trimtab.training.compilation import compile_planning
 from trimtab.training.job_metrics import JOB_METRICS, job_metrics
 from trimtab.training.job_records import JobRecords
-from trimtab.training.training_loop import run_allocator
+from trimtab.training.training_loop import TrainingRun, begun
 from trimtab.validation.problems import checked
 
 if TYPE_CHECKING:
@@ -200,14 +200,13 @@ class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
         """Cluster and jobs of a seed."""
         return build_training(settings, seed, load)
 
-    def run(self, inputs: TrainingInputs, policy: AllocatorSpec, mode: str) -> JobRecords:
-        """Run one allocator."""
+    def begun(self, inputs: TrainingInputs, policy: AllocatorSpec) -> TrainingRun:
+        """A run of one allocator, before its first decision; the inputs are those under its rules."""
         allocator = find_allocator(policy)
-        inputs = inputs.under_rules_of(allocator.name)
         rules = inputs.scenario.rules
         _refuse_unmet(allocator, inputs)
         node_events, failing_nodes = node_faults(inputs.scenario, inputs.seed, inputs.stretch)
-        records = run_allocator(
+        return begun(
             policy,
             inputs.workload,
             nodes=inputs.nodes,
@@ -224,6 +223,11 @@ class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
             places=inputs.places,
             strict_priority=rules.priorities == "strict",
         )
+
+    def run(self, inputs: TrainingInputs, policy: AllocatorSpec, mode: str) -> JobRecords:
+        """Run one allocator."""
+        inputs = inputs.under_rules_of(find_allocator(policy).name)
+        records = self.begun(inputs, policy).to_the_end()
         fair_gpus = records.total_gpus / np.maximum(records.mean_active, 1.0)
         isolated_s = inputs.model.alone_s(inputs.workload, fair_gpus)
         return replace(records, usd_per_gpu_hour=inputs.usd_per_gpu_hour, isolated_s=isolated_s)

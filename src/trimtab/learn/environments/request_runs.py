@@ -38,6 +38,7 @@ from trimtab.learn.environments.observations import (
 )
 from trimtab.learn.environments.rewards import (
     N_TALLIES,
+    REWARDS,
     SLOTS,
     SPAN_S,
     USUAL_S,
@@ -169,6 +170,18 @@ def step_runs(
     return full
 
 
+def checked_seeds(seeds: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Seeds that episodes are drawn from; None = any. Raises UsageError if there is none."""
+    if seeds is not None and not len(seeds):
+        raise UsageError("is empty", field="seeds", value=seeds, expected="at least one whole number")
+    return None if seeds is None else tuple(int(seed) for seed in seeds)
+
+
+def drawn_seed(seeds: tuple[int, ...] | None, rng: np.random.Generator) -> int:
+    """The seed of an episode, one of these or any."""
+    return int(rng.integers(1 << 31)) if seeds is None else seeds[int(rng.integers(len(seeds)))]
+
+
 class Episodes:
     """The inputs of episodes: a scenario, or a family of scenarios, at seeds."""
 
@@ -182,9 +195,7 @@ class Episodes:
         cluster: ClusterSource | None,
     ) -> None:
         """`seeds` that episodes draw from; None = any. Raises ScenarioError, and UsageError for no seed."""
-        if seeds is not None and not len(seeds):
-            raise UsageError("is empty", field="seeds", value=seeds, expected="at least one whole number")
-        self.seeds = None if seeds is None else tuple(int(seed) for seed in seeds)
+        self.seeds = checked_seeds(seeds)
         self._scenario_of: Callable[[int], Scenario]
         if callable(scenario):
             family: Family = scenario
@@ -199,9 +210,7 @@ class Episodes:
 
     def draw(self, rng: np.random.Generator) -> int:
         """The seed of the next episode."""
-        if self.seeds is None:
-            return int(rng.integers(1 << 31))
-        return self.seeds[int(rng.integers(len(self.seeds)))]
+        return drawn_seed(self.seeds, rng)
 
 
 class Setting(TypedDict, total=False):
@@ -258,7 +267,7 @@ class RequestRuns:
         asks = AsksAboutHeld() if pairs else AsksAboutOne()
         self._decider = Decider.of(asks, None if order is None else find(f"random+{order}").order)
         first = self.episodes.inputs(0 if self.episodes.seeds is None else self.episodes.seeds[0])
-        self._weights = weights_of(reward)
+        self._weights = weights_of(reward, REWARDS)
         check_reward(self._weights, first)
         self._is_pairs, self._holds = pairs > 0, holds
         rows = pairs or nodes or first.cluster.n_nodes

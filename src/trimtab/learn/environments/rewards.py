@@ -42,14 +42,14 @@ IN_SYSTEM_S, BUSY_S, PAID_USD, SPAN_S, USUAL_S, SLOTS = range(N_TALLIES)
 _FINISHED = int(Status.FINISHED)
 
 
-def weights_of(reward: str | Mapping[str, float]) -> np.ndarray:
-    """Weight of each of REWARDS, from a name or from names with weights. Raises UsageError."""
+def weights_of(reward: str | Mapping[str, float], known: Mapping[str, Reward]) -> np.ndarray:
+    """Weight of each known reward, from a name or from names with weights. Raises UsageError."""
     given = {reward: 1.0} if isinstance(reward, str) else dict(reward)
     for name in given:
-        if name not in REWARDS:
-            expected = nearest(name, tuple(REWARDS))
+        if name not in known:
+            expected = nearest(name, tuple(known))
             raise UsageError("is no reward", field="reward", value=name, expected=expected)
-    return np.array([float(given.get(name, 0.0)) for name in REWARDS])
+    return np.array([float(given.get(name, 0.0)) for name in known])
 
 
 def check_reward(weights: np.ndarray, inputs: RunInputs) -> None:
