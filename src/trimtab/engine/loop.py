@@ -543,7 +543,7 @@ def advance(
             r = -1
             if counts.arrived[0] < counts.work[0] and s.work.arrival_s[counts.arrived[0]] < next_s:
                 r = counts.arrived[0]
-                next_s = s.work.arrival_s[r]
+                next_s = max(counts.now_s[0], s.work.arrival_s[r])  # what waits in a rollout came before it
                 key = 0
             if key < 0:
                 return REACHED if s.config.completions_from_outside[0] == 1 else DONE

@@ -105,10 +105,10 @@ class StateRollout:
 
 
 def _arriving(waiting: NDArray[Any], future: NDArray[Any], now_s: float) -> NDArray[Any]:
-    """The requests that still need a decision, with times relative to now. Waiting requests arrive at 0."""
+    """The requests that still need a decision, with times relative to now. Waiting ones have their age."""
     work = np.concatenate([waiting, future])
     since_s = np.concatenate([np.full(len(waiting), now_s), np.zeros(len(future))])
-    work["arrival_s"][: len(waiting)] = 0.0
+    work["arrival_s"] -= since_s
     work["deadline_s"] -= since_s
     return work
 
@@ -278,7 +278,7 @@ class _ReusableRun:
                 name_of(variant.policy), error.__cause__, "in a rollout"
             ) from error.__cause__
         rows = state.requests[self._n_placed : self._n_rows]
-        arrival_s = state.work["arrival_s"][self._n_placed : self._n_rows]
+        arrival_s = np.maximum(state.work["arrival_s"][self._n_placed : self._n_rows], 0.0)
         completion_s = rows["finish_s"] - arrival_s
         if s_per_usd != 0.0:
             usd_per_s = state.views[0].usd_per_s[state.nodes["type_idx"][rows["node_idx"]]]
