@@ -80,6 +80,11 @@ class ServerInMemory:
                 seen += 1
                 yield kind, one | {"metadata": one["metadata"] | {"resourceVersion": str(seen)}}
 
+    async def get(self, path: str) -> Object:
+        folder, name = path.rsplit("/", 1)
+        assert folder == "/api/v1/namespaces/default/pods"
+        return self._objects[ALL_PODS][name]
+
     async def patch(self, path: str, body: Object, kind: str = "") -> Object:
         folder, name, _ = path.rsplit("/", 2)
         if self.loses:

@@ -14,12 +14,12 @@ import numpy as np
 import orjson
 from aiohttp import web
 
-from trimtab.clusters.kube.api import Json, KubeApi
+from trimtab.clusters.kube.api import CONFLICT, Json, KubeApi
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.objects import SHARE, Pod, binding, pod_of
 from trimtab.clusters.kube.policy_choice import PolicyChoice
 from trimtab.domain.policy import Decider
-from trimtab.errors import TrimtabError
+from trimtab.errors import ApiRefused, TrimtabError
 
 BEST: Final = 10
 _KEPT: Final = 1000  # decisions that can be explained
@@ -81,16 +81,19 @@ class Extender(Listener):
 
     async def bind(self, given: Json) -> None:
         """Bind a pod, with the GPUs of its share. Raises ApiRefused and ClusterLost."""
-        pod, node = self.mirror.pods.get(given["PodUID"]), given["Node"]
-        devices = self.ledger.choose_devices(pod, node) if pod is not None else ()
-        if pod is not None:
-            self.ledger.hold(pod, node, devices, is_assumed=True)
-            self._choice.placed(pod, node)
-        path = f"/api/v1/namespaces/{given['PodNamespace']}/pods/{given['PodName']}/binding"
+        node, path = given["Node"], f"/api/v1/namespaces/{given['PodNamespace']}/pods/{given['PodName']}"
+        pod = self.mirror.pods.get(given["PodUID"])
+        if pod is None:  # the mirror has not heard of it yet
+            pod = pod_of(await self._api.get(path))
+        devices = self.ledger.choose_devices(pod, node)
+        if pod.share_milli and not devices and self.ledger.devices_left(node):  # taken since the filter
+            raise ApiRefused(CONFLICT, "Conflict", f"no GPU of {node} has {pod.share_milli} of {SHARE} left")
+        self.ledger.hold(pod, node, devices, is_assumed=True)
+        self._choice.placed(pod, node)
         try:
-            await self._api.post(path, binding(given["PodName"], given["PodUID"], node, devices))
+            await self._api.post(path + "/binding", binding(pod.name, given["PodUID"], node, devices))
         except TrimtabError:
-            if pod is not None and (held := self.ledger.held.get(pod.uid)) is not None and held.is_assumed:
+            if (held := self.ledger.held.get(pod.uid)) is not None and held.is_assumed:
                 self.ledger.release(pod.uid)
                 self._choice.ended(pod.uid)
             raise
