@@ -22,7 +22,13 @@ def training_job(name: str, **spec: Any) -> dict[str, Any]:
 def test_a_refusal_is_written_though_the_server_was_gone_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ServerInMemory(jobs=[training_job("odd", gpus=2, gpus_min=3), training_job("huge", gpus=4)])
+    server = ServerInMemory(
+        jobs=[
+            training_job("odd", gpus=2, gpus_min=3),
+            training_job("imaged", image="other:1"),
+            training_job("huge", gpus=4),
+        ]
+    )
     server.loses = 1
 
     async def connect(*_: object) -> ServerInMemory:
@@ -37,6 +43,7 @@ def test_a_refusal_is_written_though_the_server_was_gone_at_first(
         assert found.gpus == 4
         told = server.job_status("odd")
         assert (told["phase"], "gpus_min: cannot be used" in told["message"]) == ("rejected", True)
+        assert "image: unknown key" in server.job_status("imaged")["message"]
         objects.reject(found.id, "too many")
         assert server.job_status("huge") == {"phase": "rejected", "message": "too many"}
     finally:

@@ -206,13 +206,52 @@ def test_what_pods_demand_of_nodes_is_kept(plane: ControlPlane, trimtab: Trimtab
     )
 
 
+def make_priorities(plane: ControlPlane) -> None:
+    for name, value in (("low", 1), ("high", 100)):
+        with contextlib.suppress(urllib.error.HTTPError):  # another test made it
+            made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+            plane.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", made | {"value": value})
+
+
+def test_a_gang_preempts_only_where_no_budget_keeps_a_victim(plane: ControlPlane, trimtab: Trimtab) -> None:
+    make_priorities(plane)
+    nodes(plane, 2, gpus=1)
+    trimtab.scheduler("scheduler", "--preempt")
+    make_pods(plane, [pod(f"low{i}", labels={"no": str(i)}, priorityClassName="low") for i in range(2)])
+    wait_until(lambda: len(bound(plane)) == 2)
+    pods, budgets = (
+        "/api/v1/namespaces/default/pods",
+        "/apis/policy/v1beta1/namespaces/default/poddisruptionbudgets",
+    )
+    running = {"status": {"phase": "Running", "conditions": [ready(True)]}}
+    for name in bound(plane):  # a budget keeps no pod that has not begun
+        plane.call("PATCH", f"{pods}/{name}/status", running, kind="application/strategic-merge-patch+json")
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"no": "1"}}}
+    plane.call("POST", budgets, {"metadata": {"name": "keeps"}, "spec": spec})
+    told = {"trimtab.io/gang": "g", "trimtab.io/gang-min": "2"}
+    make_pods(plane, [pod(f"g{i}", annotations=told, priorityClassName="high") for i in range(2)])
+    wait_until(lambda: events(plane, "FailedPreemption"))
+    assert all(why.startswith("default/low1: ") for _, why in events(plane, "FailedPreemption"))
+    assert not any("deletionTimestamp" in each["metadata"] for each in pods_of(plane))
+    assert bound(plane).keys() == {"low0", "low1"}
+    plane.call("DELETE", f"{budgets}/keeps")
+    plane.call(
+        "PATCH",
+        "/api/v1/nodes/n0",
+        {"metadata": {"labels": {"new": "yes"}}},
+        kind="application/merge-patch+json",
+    )
+    wait_until(lambda: {name for name, _ in events(plane, "Preempted")} == {"low0", "low1"})
+    assert bound(plane).keys() == {"low0", "low1"}
+    for name in ("low0", "low1"):  # no kubelet: whoever would end them is missing
+        plane.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})
+    wait_until(lambda: bound(plane).keys() == {"g0", "g1"})
+
+
 def test_the_more_urgent_pod_comes_first_and_preempts_only_where_asked(
     plane: ControlPlane, trimtab: Trimtab
 ) -> None:
-    for name, value in (("low", 1), ("high", 100)):
-        with contextlib.suppress(urllib.error.HTTPError):  # an earlier run of this test made it
-            made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-            plane.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", made | {"value": value})
+    make_priorities(plane)
     nodes(plane, 1)
     trimtab.scheduler("plain")
     make_pods(plane, [pod(f"low{i}", gpus=4, priorityClassName="low") for i in range(2)])

@@ -88,9 +88,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train weights by evolution strategies on simulated runs."""
+    from trimtab.learn.drawn_workloads import Objective, Workloads, processes
     from trimtab.learn.event_files import event_file
     from trimtab.learn.weight_search import Setting, WeightSearch
-    from trimtab.learn.drawn_workloads import Objective, Workloads, processes
     from trimtab.report.learning_page import learning_page
     from trimtab.report.whole_files import check_writable, write_bytes, write_text
 
@@ -156,8 +156,8 @@ def evaluate(
 ) -> None:
     """Judge weights beside rules on workloads that no training saw: mean and p99, with the losses."""
     from trimtab.domain.artifact import Artifact
-    from trimtab.learn.judgement import UNSEEN, judged
     from trimtab.learn.drawn_workloads import Workloads, processes
+    from trimtab.learn.judgement import UNSEEN, judged
 
     policy = _trained_policy(Artifact.read(str(weights)).meta.get("policy", ""))
     given = f"artifact={weights}"
