@@ -15,7 +15,8 @@ from trimtab.experiments.scenario.build.serving_options import struck_nodes
 from trimtab.experiments.training.training_scenario import GenerateJobs, PairsFile, TrainingScenario
 from trimtab.traces.gavel_jobs import read_gavel_pairs, read_gavel_rates
 from trimtab.training.node_outages import FailingNode, NodeEvent
-from trimtab.training.truths.gavel_workloads import pair_speeds
+from trimtab.training.performance.pair_network import predicted_pairs
+from trimtab.training.truths.gavel_workloads import gavel_profile, pair_speeds
 from trimtab.validation.names import nearest
 from trimtab.words import counted
 
@@ -72,20 +73,29 @@ def limited(workload: Workload, quota_gpus: Floats) -> Workload:
     return replace(workload, gpus_max=np.minimum(workload.gpus_max, most).astype(np.int64))
 
 
-def generated_pairs(generate: GenerateJobs, names: Sequence[str], types: int) -> PairSpeeds:
-    """Pairs of curves, of the models [names], alike on all `types`. Raises UsageError for a bad file."""
+def generated_pairs(
+    generate: GenerateJobs, names: Sequence[str], types: int
+) -> tuple[PairSpeeds, PairSpeeds]:
+    """Pairs of curves, of the models [names], alike on all `types`, and what allocators are told of them.
+
+    Raises UsageError for a bad file.
+    """
     busy = np.array([_busy_frac(generate, name) for name in names])
     stands_for = {k: job_type for k, name in enumerate(names) if (job_type := _measured_as(generate, name))}
     if generate.pairs is None or not stands_for:
-        return PairSpeeds(busy)
-    kinds, measured = _read(generate.pairs)
+        return PairSpeeds(busy), PairSpeeds(busy)
+    kinds, measured, told = _read(generate.pairs)
     rows = list(stands_for)
     of_kind = [_kind_of(generate.pairs, kinds, stands_for[k]) for k in rows]
-    kept = np.full((types, len(measured.levels), len(names), len(names)), np.nan)
-    (own, other), (own_kind, other_kind) = np.ix_(rows, rows), np.ix_(of_kind, of_kind)
-    kept[..., own, other] = measured.kept_frac[..., own_kind, other_kind]
     busy[rows] = busy_of_measured(measured.kept_frac[0, 0])[of_kind]
-    return PairSpeeds(busy, measured.levels, kept)
+    (own, other), (own_kind, other_kind) = np.ix_(rows, rows), np.ix_(of_kind, of_kind)
+
+    def of_curves(kept_frac: Floats) -> PairSpeeds:
+        kept = np.full((types, len(measured.levels), len(names), len(names)), np.nan)
+        kept[..., own, other] = kept_frac[..., own_kind, other_kind]
+        return PairSpeeds(busy, measured.levels, kept)
+
+    return of_curves(measured.kept_frac), of_curves(told.kept_frac)
 
 
 def _busy_frac(generate: GenerateJobs, name: str) -> float:
@@ -101,13 +111,16 @@ def _measured_as(generate: GenerateJobs, name: str) -> str:
     return generate.services.measured_as if generate.services is not None else ""
 
 
-def _read(pairs: PairsFile) -> tuple[dict[str, int], PairSpeeds]:
-    """Job type → its row, and the pairs of the file."""
+def _read(pairs: PairsFile) -> tuple[dict[str, int], PairSpeeds, PairSpeeds]:
+    """Job type → its row, the pairs of the file, and what allocators are told of them."""
     alone = read_gavel_rates(pairs.file, pairs.gpu)
     kinds = sorted({key[:2] for key in alone})
     names = [f"{model} (batch size {batch})" if batch else model for model, batch in kinds]
     measured = pair_speeds(kinds, (alone,), (read_gavel_pairs(pairs.file, pairs.gpu),))
-    return {name: k for k, name in enumerate(names)}, measured
+    told = measured
+    if pairs.profiled_frac < 1.0:
+        told = predicted_pairs(measured, gavel_profile(kinds, alone), pairs.profiled_frac)
+    return {name: k for k, name in enumerate(names)}, measured, told
 
 
 def _kind_of(pairs: PairsFile, kinds: dict[str, int], job_type: str) -> int:

@@ -113,9 +113,9 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
     if generate is not None:
         workload, table = _generated(scenario.name, generate, seed, int(nodes["gpus"].sum()))
         by_curve = [workload.model_names[m] for m in table.curve_idx[:, 0].argsort()]
-        pairs = generated_pairs(generate, by_curve, len(types))
+        pairs, told = generated_pairs(generate, by_curve, len(types))
         rounding = scenario.rules.finish_rounding or "exact"
-        made = ProfiledJobs(workload, TableJobs(table, rounding, pair_estimate=pairs))
+        made = ProfiledJobs(workload, TableJobs(table, rounding, pairs=pairs, pair_estimate=told))
     else:
         assert trace is not None
         listed = _recorded(trace, scenario.jobs.zero)
@@ -319,7 +319,8 @@ def _with_pairs(model: JobModel, cv: float, seed: int) -> JobModel:
     if not isinstance(model, TableJobs):
         return model
     estimate = model.pair_estimate or PairSpeeds.unknown(len(model.table.curve_names))
-    return replace(model, pairs=estimate.disturbed(cv, seed), pair_estimate=estimate)
+    truth = model.pairs or estimate
+    return replace(model, pairs=truth.disturbed(cv, seed), pair_estimate=estimate)
 
 
 def _stretched(workload: Workload, factor: float) -> Workload:

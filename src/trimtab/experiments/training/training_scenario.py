@@ -72,6 +72,10 @@ class PairsFile(Spec):
 
     file: Path = Field(description="JSON in Gavel's format, steps per second of jobs alone and in pairs")
     gpu: str = Field(min_length=1, description="type of GPU in it, such as v100")
+    profiled_frac: Frac = Field(
+        1.0,
+        description="of the pairs, drawn, whose speeds allocators are told; a network predicts the others",
+    )
 
 
 class GenerateJobs(Spec):

@@ -43,6 +43,12 @@ def pair_speeds(
     return PairSpeeds(busy, np.array(levels, np.int64), kept)
 
 
+def gavel_profile(kinds: Sequence[tuple[str, int]], alone: Mapping[Key, float]) -> Floats:
+    """What is known of kinds (model, batch) alone: logarithms of speed and batch, [kinds, 2]."""
+    rows = [(math.log(max(alone.get((*kind, 1), 0.0), 1e-9)), math.log(max(kind[1], 1))) for kind in kinds]
+    return np.array(rows)
+
+
 LARGEST_BATCH: Final = {"LM": 80, "ResNet-18": 256, "ResNet-50": 128, "Recommendation": 8192}
 OVERRUN: Final = 1.5  # a job ends after so many times the seconds that its schedule takes
 
