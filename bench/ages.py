@@ -51,6 +51,11 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+def commit_now() -> str:
+    """The commit that is checked out, shortened; empty without a repository."""
+    return _git("rev-parse", "--short=8", "HEAD")
+
+
 def fingerprint(name: str, commit: str) -> str:
     """Twelve hex digits of a page's sources at a commit; rooms that were not there yet count as none."""
     trees = _git("ls-tree", "-d", commit, "--", *(f"src/trimtab/{room}" for room in SOURCES[name]))

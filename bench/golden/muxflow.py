@@ -28,6 +28,7 @@ AT_SCALE = "MuxFlow-style at its scale, 7,300 of Gavel's jobs, 800 services on 1
 HELD_OUT = "MuxFlow-style, mean absolute error of the share of speed kept, pairs of models held out"
 WAYS = {
     "space": "jobs of one GPU beside services, by load",
+    "space,share=limit": "as much of the GPU as the service's limit allows; no sure gain over a half either",
     "turns": "half of the GPU for each, whatever the load",
     "none": "services alone",
 }

@@ -3,7 +3,8 @@
 `--generated` measures the workloads on which its parameters were fixed, `--varied` our own there with each
 parameter varied; otherwise the published ones are measured, which lie in ../shared/data. What is saved in
 bench/training.json is not measured again unless `--anew`. `--only TEXT` takes cases whose name contains it,
-`--policy TEXT` allocators; `--rounds` measures the time of a decision; `--docs` only writes the page.
+`--policy TEXT` allocators; `--rounds` measures the time of a decision, `--gaps` how far allocators are from
+the optimum of small lists; `--docs` only writes the page.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import json
 import time
 from typing import Any
 
-from bench.page_command import page_parser, save_figures, write_page
+from bench.ages import commit_now
+from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.results import write_whole
 from bench.startup import ROOT
 from bench.training import generated, published
 from bench.training.cases import OURS, Case, measured
+from bench.training.gaps import all_gaps
 from bench.training.page import page
 from bench.training.round_time import ROUND_TIME, round_times
 
 RESULTS, PAGE = ROOT / "bench" / "training.json", ROOT / "docs" / "benchmarks" / "training.md"
+GAPS = ROOT / "bench" / "training-gaps.json"  # of their own, since they are measured apart
 VARIED = {"keep_s": (150, 600), "fair_ratio": (1, 2), "long_frac": (0.7, 1.0)}
 
 
@@ -74,16 +78,20 @@ def main() -> None:
     parser.add_argument("--policy", default="")
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--rounds", action="store_true")
+    parser.add_argument("--gaps", action="store_true")
     options = parser.parse_args()
     if options.rounds:
         write_whole(RESULTS, json.dumps(read() | {ROUND_TIME: round_times()}, indent=1) + "\n")
     chosen = generated.cases() if options.generated or options.varied else published.cases()
-    for case in [] if options.docs or options.rounds else chosen:
+    if options.gaps:
+        save_figures(GAPS, {"commit": commit_now(), "gaps": all_gaps()})
+    for case in [] if options.docs or options.rounds or options.gaps else chosen:
         if options.only in case.name:
             specs = varied() if options.varied else [OURS, *case.rivals, *case.oracles]
             measure(case, specs, anew=options.anew, only_policy=options.policy)
     add_bounds([*generated.cases(), *published.cases()])
-    write_page(PAGE, page(generated.cases(), published.cases(), read()))
+    gaps = saved_figures(GAPS) if GAPS.exists() else {}
+    write_page(PAGE, page(generated.cases(), published.cases(), read(), gaps))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,15 @@ def test_a_job_beside_a_service_by_hand() -> None:
     assert found.gpu_s.sum() == pytest.approx(300.0)
 
 
+def test_a_share_by_the_limit_uses_what_the_limit_allows() -> None:
+    # a host that keeps 0.8: at load 0.5 a whole GPU costs it 0.125 < 0.18: the share is the most, 0.9; the
+    # guest keeps its 0.9; one that keeps 0.5: 0.18 / 0.5 = 0.36, in tenths 0.3, of the 0.5 that a guest uses
+    for host_kept, kept, slowdown in ((0.8, 0.9, 1.1125), (0.5, 0.6, 1.15)):
+        found = run(service_and([90.0]), pairs(host_kept), allocator="muxflow(share=limit)")
+        assert found.finish_s[1] == pytest.approx(300.0 + 90.0 / kept)
+        assert job_metrics(found)["service_slowdown_mean"] == pytest.approx(slowdown)
+
+
 def test_services_come_first() -> None:
     # a service that keeps 0.5: latency 1.25 times, above the limit: no guest
     slow = run(service_and([90.0, 90.0]), pairs(0.5), allocator="muxflow(sharing=none)")

@@ -43,19 +43,22 @@ class MuxFlow(Allocator):
         O(n³) for each matching of n, at most `group` services at a time.
     When it wins / loses
         Services use a fraction of their GPUs most of the day; the rest does offline work. Near the peak of
-        the load guests slow down or leave.
+        the load guests slow down or leave. On Gavel's pairs neither dynamic share is a sure gain over a fixed
+        half (`sharing` "turns"): docs/benchmarks/golden.md has the wins and the losses.
     Deviations from the source
         Chosen here, in the order of the abstract's terms. Protection: one state machine for each service,
         healthy or closed; closed for `cooldown_s` times two to the number of violations before, at most
         2^`cooldown_doublings`. Errors of processes are not modelled. Shares: 1 − busy · load − `margin`, in
         steps of `step`, within `least` and `most`, renewed at each decision, not within it; busy follows from
-        a service beside one of its own kind. Predictor: measured pairs at full load, scaled by load and share
-        (`domain/service_loads.py`), in place of a network for each type of GPU; true pairs differ by noise.
-        Matching: maximum weight by linear assignment, in groups of `group` services by position; a pair in
-        force counts restart / `period_s` more; a predicted speed below `worth` is no pair. Jobs of several
-        GPUs, and jobs that may not be preempted, run on GPUs without a service only, first come first served,
-        ahead of the matching. `sharing`
-        "none" runs no guests; "turns" gives guests half of the GPU whatever the load, as time slicing does.
+        a service beside one of its own kind. With `share` "limit" a guest may use as much as keeps the
+        predicted latency of its service `margin` below the limit, whatever is idle. Predictor: what the host
+        says of pairs at full load, scaled by load and share (`domain/service_loads.py`): measured pairs, or a
+        small network that has seen some of them (`performance/pair_network.py`;
+        `jobs.generate.pairs.profiled_frac` of a scenario). Matching: maximum weight by linear assignment, in
+        groups of `group` services by position; a pair in force counts restart / `period_s` more; a predicted
+        speed below `worth` is no pair. Jobs of several GPUs, and jobs that may not be preempted, run on GPUs
+        without a service only, first come first served, ahead of the matching. `sharing` "none" runs no
+        guests; "turns" gives guests half of the GPU whatever the load, as time slicing does.
     """
 
     name: ClassVar[str] = "muxflow"
@@ -64,6 +67,7 @@ class MuxFlow(Allocator):
     hosts_services: ClassVar[bool] = True
     clock: ClassVar[str] = "rounds(period_s=300)"
     sharing: Literal["space", "turns", "none"] = "space"
+    share: Literal["load", "limit"] = "load"
     limit: OneOrMore = SLOWDOWN_LIMIT
     margin: Fraction = 0.1
     step: Annotated[float, Range(0.0, 1.0, excludes_least=True)] = 0.1
@@ -101,11 +105,11 @@ class MuxFlow(Allocator):
             for first in range(0, len(open_hosts), self.group):
                 some = slice(first, first + self.group)
                 part = open_hosts[some]
-                weight = self._weights(jobs, waits, part, counts, allowed[some], speed, before)
+                weight, shares = self._weights(jobs, waits, part, counts, allowed[some], speed, before)
                 for guest, k in _matched(weight):
                     row, host = int(waits[guest]), int(part[k])
                     partner[row], partner[host] = host, row
-                    counts[row], share[row] = counts[host], allowed[some][k]
+                    counts[row], share[row] = counts[host], shares[guest, k]
                     memory.guest[int(jobs["job_idx"][host])] = int(jobs["job_idx"][row])
                 waits = waits[partner[waits] < 0]
         return Allocation(counts=counts, partner_row=partner, share_frac=share)
@@ -143,21 +147,30 @@ class MuxFlow(Allocator):
         allowed: Floats,
         speed: Speed,
         before: dict[int, int],
-    ) -> Floats:
-        """Predicted share of its speed of each job beside each service, [jobs, services]; 0 = forbidden."""
+    ) -> tuple[Floats, Floats]:
+        """What each job would keep of its speed beside each service, and the share of the GPU for it.
+
+        Both are [jobs, services]; keeping 0 is forbidden.
+        """
         ways = configs(1, type_idx=counts[hosts].argmax(axis=1))[None, :]
         guests, services = jobs[waits][:, None], jobs[hosts][None, :]
         own, other = speed.shared(guests, services, ways)
         with np.errstate(divide="ignore", invalid="ignore"):
             kept = np.nan_to_num(own / speed.goodput(guests, ways))
             host_kept = np.nan_to_num(other / speed.goodput(services, ways))
-        weight = guest_kept(services["load"], kept, allowed[None, :], _busy(guests, ways, speed))
-        slow = host_slowdown(services["load"], host_kept, allowed[None, :])
+        share = np.broadcast_to(allowed[None, :], kept.shape)
+        if self.share == "limit":
+            with np.errstate(divide="ignore"):
+                pressed = services["load"] * np.maximum(1.0 / host_kept - 1.0, 1e-9)
+            within = (1.0 - self.margin) * (self.limit - 1.0) / np.maximum(pressed, 1e-9)
+            share = np.clip(np.floor(within / self.step + 1e-9) * self.step, self.least, self.most)
+        weight = guest_kept(services["load"], kept, share, _busy(guests, ways, speed))
+        slow = host_slowdown(services["load"], host_kept, share)
         weight = np.where((kept > 0) & (slow <= self.limit) & (weight >= self.worth), weight, 0.0)
         index = jobs["job_idx"]
         now = np.array([before.get(int(j), -1) for j in index[hosts]])
         bonus = np.where(index[waits][:, None] == now[None, :], guests["restart_s"] / self.period_s, 0.0)
-        return np.where(weight > 0, weight + bonus, 0.0)
+        return np.where(weight > 0, weight + bonus, 0.0), share
 
 
 def _busy(jobs: Records, ways: Records, speed: Speed) -> Floats:
