@@ -26,6 +26,7 @@ SOURCES = {
     "gateway": SERVING,
     "golden": TRAINING,
     "kubernetes": (*LOOP, "clusters"),
+    "learned": (*LOOP, "learn"),
     "live": SERVING,
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),

@@ -18,7 +18,9 @@ from bench.page_command import page_parser, save_figures, saved_figures, write_p
 from bench.startup import ROOT
 from trimtab.domain.artifact import Artifact
 from trimtab.experiments.scenario import load_scenario
+from trimtab.experiments.serving.policy_timing import time_policies
 from trimtab.learn.drawn_workloads import Objective, Workloads
+from trimtab.learn.generated_clusters import generated_cluster
 from trimtab.learn.judgement import UNSEEN, judged
 from trimtab.learn.weight_search import Setting, WeightSearch
 
@@ -28,13 +30,6 @@ TRAINED_ON: Final = Workloads(requests=400, nodes=(8, 12, 16, 24, 32))
 SETTINGS: Final = {
     "residual": Setting("learned-residual", Objective.parsed("mean+0.5*tail"), TRAINED_ON, 80, 8),
     "residual-mean": Setting("learned-residual", Objective.parsed("mean"), TRAINED_ON, 80, 8),
-    "residual-long": Setting(
-        "learned-residual",
-        Objective.parsed("mean+0.5*tail"),
-        Workloads(requests=800, nodes=(8, 16, 32)),
-        400,
-        12,
-    ),
     "dispatch": Setting("learned-dispatch", Objective.parsed("mean+0.5*tail"), TRAINED_ON, 80, 8),
 }
 NO_GUARD: Final = ",bound=inf,in_range=false"
@@ -70,6 +65,19 @@ def train(name: str) -> dict[str, Any]:
     return {**SETTINGS[name].told(), "cpu_s": round(time.process_time() - begun_s), "curve": curve}
 
 
+def decisions() -> dict[str, dict[str, float]]:
+    """Clusters of 1,000 nodes → policy → microseconds of a decision."""
+    weighted = {name: policy for name, policy in policies().items() if name in ("ES residual", "ES dispatch")}
+    timed = {"late-binding": "late-binding", "least-expected-completion": "least-expected-completion"}
+    timed |= weighted
+    found = {}
+    for title, i in (("one model, four types", 3), ("five models, three types", 5)):
+        scenario = generated_cluster(i, 6_000, nodes=1_000, load=0.9)
+        times = time_policies(scenario, list(timed.values()), 0)
+        found[title] = {name: round(1e6 * t.decision_s, 2) for name, t in zip(timed, times, strict=True)}
+    return found
+
+
 def main(given: Sequence[str] | None = None) -> None:
     if not page_parser("bench.learned", __doc__).parse_args(given).docs:
         figures: dict[str, Any] = saved_figures(RESULTS) if RESULTS.exists() else {"trained": {}, "cases": {}}
@@ -90,6 +98,9 @@ def main(given: Sequence[str] | None = None) -> None:
                     told = {key: value for key, value in found.to_dict().items() if key != "policy"}
                     case["policies"][name] = {**told, "cpu_s": round(time.process_time() - begun_s, 1)}
                     save_figures(RESULTS, figures)
+            case["policies"] = {name: case["policies"][name] for name in policies()}
+        figures["decisions_us"] = decisions()
+        save_figures(RESULTS, figures)
     write_page(PAGE, page(saved_figures(RESULTS)))
 
 
