@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.golden import elasticflow, gavel, muxflow, pollux, sia
+from bench.golden import elasticflow, gavel, hypersched, muxflow, pollux, sia
 from bench.golden.cases import Golden
 
-STUDIES = (elasticflow, pollux, gavel, sia, muxflow)
+STUDIES = (elasticflow, pollux, gavel, sia, hypersched, muxflow)
 
 
 def all_goldens() -> list[Golden]:
