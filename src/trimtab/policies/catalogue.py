@@ -156,8 +156,11 @@ def describe(name: str) -> Description:
 
 def described_parameters(cls: type) -> tuple[Parameter, ...]:
     """The parameters of a policy, an allocator or a part of one."""
-    kinds = kinds_of(cls)
-    return tuple(Parameter(f.name, _shown_kind(kinds.get(f.name)), default_of(f)) for f in parameters_of(cls))
+    kinds, given = kinds_of(cls), [(f.name, default_of(f)) for f in parameters_of(cls)]
+    return tuple(
+        Parameter(name, _shown_kind(kinds.get(name)), repr(value) if isinstance(value, Artifact) else value)
+        for name, value in given
+    )
 
 
 def _shown_kind(kind: Any) -> str:
