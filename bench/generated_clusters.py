@@ -1,4 +1,4 @@
-"""Scenarios of generated clusters: nodes, types, speeds, models, bursts and errors of estimates drawn by a seed."""
+"""Scenarios of generated clusters: nodes, types, speeds, models, bursts and errors of estimates by a seed."""
 
 from __future__ import annotations
 
