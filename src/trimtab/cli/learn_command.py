@@ -192,7 +192,7 @@ def export(
     """Write the weights of a finished training as a file that policies take in every host."""
     from trimtab.domain.artifact import Artifact
     from trimtab.errors import UsageError
-    from trimtab.policies import find
+    from trimtab.learn.weight_search import POLICIES
     from trimtab.report.whole_files import write_bytes
 
     if not (folder / WEIGHTS).exists():
@@ -203,7 +203,7 @@ def export(
         raise UsageError("has no weights", file=str(folder), field=WEIGHTS, expected=expected)
     artifact = Artifact.read(str(folder / WEIGHTS))
     policy = _trained_policy(artifact.meta.get("policy", ""))
-    find(f"{policy}(artifact={folder / WEIGHTS})")  # refuses weights of another version
+    POLICIES[policy](artifact=artifact)  # refuses weights of another version
     write_bytes(out, artifact.content())
     note(where(out, out.stat().st_size), quiet=quiet)
     print(f"{policy}(artifact={out})")
