@@ -174,7 +174,7 @@ LOCK := $(BIN)/uv pip compile --quiet --python-version 3.13 --python-platform x8
 LOCKED := $(LOCK) --upgrade --generate-hashes --custom-compile-command 'make lock'
 lock: $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOCK) pyproject.toml --extra postgres | $(LOCKED) --group image --constraint - --output-file deploy/image.lock
+	$(LOCK) pyproject.toml --extra postgres --extra envoy | $(LOCKED) --group image --constraint - --output-file deploy/image.lock
 	$(LOCKED) --group image-build --output-file deploy/image-build.lock
 
 docs: $(VENV)/.installed-docs

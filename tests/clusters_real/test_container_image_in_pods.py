@@ -6,7 +6,9 @@ import shutil
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import yaml
 
@@ -15,6 +17,8 @@ from support.container_image import ROOT, running
 from support.kubernetes.control_plane import (
     ControlPlane,
     hollow_node,
+    inference_pools,
+    make_inference_pool,
     make_nodes,
     make_pods,
     make_serving_pod,
@@ -22,7 +26,7 @@ from support.kubernetes.control_plane import (
     pod,
 )
 from support.ports import reserved_port
-from support.served import config_of
+from support.served import ADMIN_KEY, KEY, config_of
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(2400)]  # the first builds the image
@@ -46,11 +50,16 @@ def as_pod(plane: ControlPlane, tmp_path: Path) -> AsPod:
     return options
 
 
+def only(manifest: str, kind: str) -> dict[str, Any]:
+    """The object of a kind in a file of deploy/kube/."""
+    made = yaml.safe_load_all((ROOT / "deploy" / "kube" / manifest).read_text())
+    (one,) = (one for one in made if one["kind"] == kind)
+    return dict(one)
+
+
 def command_of(manifest: str) -> list[str]:
     """What a Deployment of deploy/kube/ starts."""
-    made = yaml.safe_load_all((ROOT / "deploy" / "kube" / manifest).read_text())
-    (deployment,) = (one for one in made if one["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (container,) = only(manifest, "Deployment")["spec"]["template"]["spec"]["containers"]
     return [*container["command"], *container["args"]]
 
 
@@ -98,3 +107,25 @@ def test_a_gateway_finds_its_backends(plane: ControlPlane, image: str, as_pod: A
             assert not is_ready()
             make_serving_pod(plane, "a", "127.0.0.1")
             wait_until(is_ready)
+
+
+def test_it_picks_endpoints_of_a_pool(plane: ControlPlane, image: str, as_pod: AsPod, tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(only("epp.yaml", "ConfigMap")["data"]["gateway.yaml"])
+    mounted = f"--volume={tmp_path / 'gateway.yaml'}:/etc/trimtab/gateway.yaml:ro"
+    keys = ("--env=TRIMTAB_KEY=" + KEY, "--env=TRIMTAB_ADMIN_KEY=" + ADMIN_KEY)
+    make_serving_pod(plane, "a", "127.0.0.1")
+    with launched(Options(name="one")) as (backend,), inference_pools(plane), reserved_port() as port:
+        make_inference_pool(plane, int(backend.url.rpartition(":")[2]))
+        command = (*command_of("epp.yaml"), f"--listen=127.0.0.1:{port}", "--admin-listen=127.0.0.1:0")
+        options = ("--entrypoint=", mounted, *keys, *as_pod("gateway"))
+
+        def is_serving() -> bool:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                check = channel.unary_unary("/grpc.health.v1.Health/Check")
+                try:
+                    return bool(check(b"\x0a\x09readiness", timeout=5.0) == b"\x08\x01")
+                except grpc.RpcError:
+                    return False
+
+        with running("trimtab-test-picker", image, *command, options=options):
+            wait_until(is_serving, timeout_s=STARTS_WITHIN_S)

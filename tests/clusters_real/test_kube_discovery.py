@@ -11,7 +11,14 @@ import pytest
 
 from support.envoy import program
 from support.gateway.node_world import fleet_of
-from support.kubernetes.control_plane import ControlPlane, define, make_serving_pod, set_ready
+from support.kubernetes.control_plane import (
+    POOLS,
+    ControlPlane,
+    inference_pools,
+    make_inference_pool,
+    make_serving_pod,
+    set_ready,
+)
 from support.picking import NamedBackend, picking
 from support.waiting import until
 from trimtab.gateway.app.config_mapping import pods_source
@@ -21,9 +28,6 @@ from trimtab.gateway.nodes.fleet import Fleet
 
 pytestmark = pytest.mark.clusters
 PODS, ENDPOINTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/endpoints"
-GROUP = "inference.networking.k8s.io"
-POOLS = f"/apis/{GROUP}/v1/namespaces/default/inferencepools"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @contextlib.asynccontextmanager
@@ -84,43 +88,23 @@ async def test_pods_of_an_inference_pool(plane: ControlPlane) -> None:
     make_serving_pod(plane, "a", "10.1.0.1")
     async with followed(plane, pool="chat") as fleet:
         await until(lambda: any("install its CRD" in told for told in fleet.problems.values()))
-        make_crd(plane)
-        try:
-            spec = {"selector": {"matchLabels": {"app": "chat"}}, "targetPorts": [{"number": 8000}]}
-            body = {"apiVersion": f"{GROUP}/v1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+        with inference_pools(plane):
             await until(lambda: any("no InferencePool chat" in told for told in fleet.problems.values()))
-            plane.call("POST", POOLS, {**body, "spec": spec})
+            make_inference_pool(plane, 8000)
             await until(lambda: urls(fleet) == {"chat-a": "http://10.1.0.1:8000"})
             assert not fleet.problems
             ports = {"spec": {"targetPorts": [{"number": 8000}, {"number": 8001}]}}
             plane.call("PATCH", f"{POOLS}/chat", ports, kind="application/merge-patch+json")
             two = {f"chat-a-{port}": f"http://10.1.0.1:{port}" for port in (8000, 8001)}
             await until(lambda: urls(fleet) == two)
-        finally:
-            plane.call("DELETE", f"{CRDS}/inferencepools.{GROUP}")
-
-
-def make_crd(plane: ControlPlane) -> None:
-    """A CRD of the pool's name; the official one has rules that 1.20 does not know."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"}
-    spec = {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]}
-    protected = {"api-approved.kubernetes.io": "unapproved, of a test"}
-    body = {"metadata": {"name": f"inferencepools.{GROUP}", "annotations": protected}, "spec": spec}
-    define(plane, body, POOLS)
 
 
 async def test_the_picker_serves_a_pool_behind_envoy(plane: ControlPlane, tmp_path: Path) -> None:
     program()
     make_serving_pod(plane, "a", "127.0.0.1")  # one pod, a port for each of its ranks
-    make_crd(plane)
-    try:
+    with inference_pools(plane):
         async with NamedBackend("rank-0") as first, NamedBackend("rank-1") as second:
-            ports = [{"number": one.port} for one in (first, second)]
-            spec = {"selector": {"matchLabels": {"app": "chat"}}, "targetPorts": ports}
-            body = {"apiVersion": f"{GROUP}/v1", "kind": "InferencePool", "metadata": {"name": "chat"}}
-            plane.call("POST", POOLS, {**body, "spec": spec})
+            make_inference_pool(plane, first.port, second.port)
             how: dict[str, Any] = {
                 "policy": "round-robin",
                 "arguments": ("--pool", "chat"),
@@ -137,8 +121,6 @@ async def test_the_picker_serves_a_pool_behind_envoy(plane: ControlPlane, tmp_pa
                     return (await made.chat()).status == 503
 
                 await until(is_refused, "the pod gets no more work")
-    finally:
-        plane.call("DELETE", f"{CRDS}/inferencepools.{GROUP}")
 
 
 async def test_without_rights_it_says_which(plane: ControlPlane) -> None:

@@ -205,7 +205,7 @@ def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -
     for level in levels:
         assert run(level, NUMBA_CPU_NAME=level, NUMBA_CPU_FEATURES="") == "[8, 10] [0, 0]"
         (folder,) = (tmp_path / level).glob("kernels-*")
-        folder.rename(package / folder.name)
+        kernel_cache.pack(folder.rename(package / folder.name))
     assert run("elsewhere") == "[8, 10] [1, 1]"
     (folder,) = (tmp_path / "elsewhere").glob("kernels-*")
     assert run("old", OLD + RUN) == "[8, 10] [1, 1]"
@@ -217,6 +217,7 @@ def test_shipped_kernels_are_loaded_where_nothing_was_compiled(tmp_path: Path) -
     assert run("updated") == "[9, 10] [0, 1]"
     for file in next((tmp_path / "elsewhere").glob("kernels-*")).iterdir():
         shutil.copyfile(file, package / folder.name / file.name)  # a newer package, with both versions
+    kernel_cache.pack(package / folder.name)
     (tmp_path / "updated" / folder.name / "other").touch()
     for file in (tmp_path / "updated" / folder.name).glob("users.first*"):
         file.unlink()

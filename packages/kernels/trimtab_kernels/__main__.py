@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trimtab.compiled.kernel_cache import LEVELS
+from trimtab.compiled.kernel_cache import LEVELS, pack
 
-HERE = str(Path(__file__).parent)
+HERE = Path(__file__).parent
 
 for level in LEVELS[platform.machine()]:
     print(f"kernels for {level}", flush=True)
-    wanted = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "TRIMTAB_CACHE_DIR": HERE}
+    wanted = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "TRIMTAB_CACHE_DIR": str(HERE)}
     subprocess.run([sys.executable, "-m", "trimtab", "warmup"], env=os.environ | wanted, check=True)
+for folder in HERE.glob("kernels-*"):
+    pack(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import importlib.util
 import os
 import platform
@@ -87,10 +88,17 @@ def _add_missing(shipped: Path, folder: Path) -> None:
     has = set(os.listdir(folder))
     for index in shipped.glob("*.nbi"):
         if index.name not in has:
-            for source in (*shipped.glob(f"{index.stem}.*.nbc"), index):
-                part = folder / f"{source.name}.{os.getpid()}"
-                shutil.copyfile(source, part)
-                part.replace(folder / source.name)
+            for source in (*shipped.glob(f"{index.stem}.*.nbc.gz"), index):
+                part, data = folder / f"{source.name}.{os.getpid()}", source.read_bytes()
+                part.write_bytes(gzip.decompress(data) if source.suffix == ".gz" else data)
+                part.replace(folder / source.name.removesuffix(".gz"))
+
+
+def pack(folder: Path) -> None:
+    """Compress the code in a folder of kernels, which is then one to ship."""
+    for code in folder.glob("*.nbc"):
+        code.with_name(f"{code.name}.gz").write_bytes(gzip.compress(code.read_bytes(), mtime=0))
+        code.unlink()
 
 
 def _private_folder() -> Path:

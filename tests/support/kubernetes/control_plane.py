@@ -12,7 +12,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,9 @@ READY_WITHIN_S = 60.0
 SETTLES_S = 3.0
 ADMIN = "admin"
 STRATEGIC = "application/strategic-merge-patch+json"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+INFERENCE = "inference.networking.k8s.io"
+POOLS = f"/apis/{INFERENCE}/v1/namespaces/default/inferencepools"
 PROFILE = "kubescheduler.config.k8s.io/v1beta1"
 
 
@@ -284,7 +287,7 @@ def make_nodes(plane: ControlPlane, nodes: Sequence[tuple[dict[str, Any], dict[s
 
 def define(plane: ControlPlane, crd: Mapping[str, Any], path: str) -> None:
     """Create a custom resource definition, and wait until its objects are served."""
-    plane.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    plane.call("POST", CRDS, crd)
 
     def is_served() -> bool:
         try:
@@ -294,6 +297,29 @@ def define(plane: ControlPlane, crd: Mapping[str, Any], path: str) -> None:
         return True
 
     wait_until(is_served)
+
+
+@contextlib.contextmanager
+def inference_pools(plane: ControlPlane) -> Iterator[None]:
+    """A CRD of the pool's name while the block lasts; the official one has rules that 1.20 does not know."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"}
+    spec = {"group": INFERENCE, "names": names, "scope": "Namespaced", "versions": [version]}
+    protected = {"api-approved.kubernetes.io": "unapproved, of a test"}
+    name = f"inferencepools.{INFERENCE}"
+    define(plane, {"metadata": {"name": name, "annotations": protected}, "spec": spec}, POOLS)
+    try:
+        yield
+    finally:
+        plane.call("DELETE", f"{CRDS}/{name}")
+
+
+def make_inference_pool(plane: ControlPlane, *ports: int) -> None:
+    """A pool `chat` of the pods that `make_serving_pod` makes."""
+    spec = {"selector": {"matchLabels": {"app": "chat"}}, "targetPorts": [{"number": p} for p in ports]}
+    body = {"apiVersion": f"{INFERENCE}/v1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+    plane.call("POST", POOLS, {**body, "spec": spec})
 
 
 def set_status(plane: ControlPlane, name: str, status: Mapping[str, Any]) -> None:
