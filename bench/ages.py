@@ -38,6 +38,8 @@ SOURCES = {
     "shared-cluster": (*LOOP, "training", "experiments"),
     "simulator": LOOP,
     "solvers": ("solvers",),
+    "mlf-rl": (*TRAINING, "learn"),
+    "table8": TRAINING,
     "training": TRAINING,
 }
 RESULTS = {"simulator": "results", "performance-models": "performance_models"}  # others: as the page

@@ -75,7 +75,7 @@ def run_8b(name: str, cluster: str) -> JobRecords:
     spec = spec.replace("search=exact", "search=lazy")  # 142 on Fig 8(a) too; exact takes hours
     options = WorkloadOptions(work_from=work, limits=limits, gpu="A100")
     rules = Rules(restart=restart, finish_rounding="up", work=options)
-    return run_trace(spec, _cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], rules)
+    return run_trace(spec, cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], rules)
 
 
 def jobs_on_time(name: str) -> float:
@@ -107,7 +107,7 @@ def deadlines_met(name: str, cluster: str) -> float:
 @cache
 def chronus_8b(cluster: str) -> JobRecords:
     work = WorkloadOptions(work_from="duration", limits="measured", gpu="A100")
-    return run_trace("chronus", _cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], Rules(work=work))
+    return run_trace("chronus", cluster_trace(cluster), A100, [8] * CLUSTERS[cluster], Rules(work=work))
 
 
 def chronus_met(cluster: str, only_admitted: bool) -> float:
@@ -121,7 +121,7 @@ def _note(name: str, cluster: str) -> str:
     return MISSED_NOTE if (name, cluster) in MISSED_8B else ""
 
 
-def _cluster_trace(cluster: str) -> Path:
+def cluster_trace(cluster: str) -> Path:
     return DATA / "ms_itp_2021" / "elasticflow-traces" / f"cluster{cluster}.csv.gz"
 
 

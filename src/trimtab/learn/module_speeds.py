@@ -1,4 +1,4 @@
-"""Seconds of a step of a torch module over GPUs and batches: by its runs here, or by those of other modules."""
+"""Seconds of a step of a torch module over GPUs and batches: by its runs here, or by other modules'."""
 
 from __future__ import annotations
 
