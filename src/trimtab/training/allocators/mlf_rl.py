@@ -15,6 +15,7 @@ from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Ints, Record
 from trimtab.errors import UsageError
 from trimtab.training.allocators.mlfs import Mlfs
 from trimtab.training.allocators.shared.in_order import given_in_order
+from trimtab.training.allocators.shared.seen_losses import seen_losses
 
 FEATURES: Final = (
     "one", "GPUs held", "GPUs asked for", "gain of a level more", "loss of a level less", "time left",
@@ -121,7 +122,8 @@ class MlfRl(Mlfs):
 
     def turns(self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed) -> Turns:
         """What the network sees of each job before the first turn."""
-        order = np.argsort(-self._priorities(jobs, now_s, speed), kind="stable")
+        told = seen_losses(jobs, speed)
+        order = np.argsort(-self._priorities(jobs, now_s, speed, told), kind="stable")
         levels = speed.levels if len(speed.levels) else 1 << np.arange(cluster.n_gpus.bit_length())
         levels = np.union1d(levels, jobs["gpus_requested"]).astype(np.int64)
         work_per_s = np.asarray(speed.goodput(jobs[:, None], configs(levels[None, :])), np.float64)
