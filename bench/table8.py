@@ -18,7 +18,7 @@ from bench.golden.pollux import ARTIFACT, pollux_run, read_workload
 from bench.golden.trace_runs import Rules, run_trace
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
-from bench.table8_page import DEADLINES, GPUS, LISTS, MLFS, MUXFLOW, PAIRS, POLLUX, SEEDS, page
+from bench.table8_page import DEADLINES, GPUS, LISTS, MLFS, MUXFLOW, MUXFLOW_LOAD, PAIRS, POLLUX, SEEDS, page
 from trimtab.experiments.training.training_inputs import TrainingInputs, build_training
 from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.training.training_scenario import TRAINING_JOBS
@@ -77,7 +77,7 @@ def on_generated(allocator: str, seed: int) -> dict[str, float]:
 
 def on_services(allocator: str, seed: int) -> dict[str, float]:
     """With the share of the GPUs' time that is busy from the first submission to the last."""
-    inputs = generated(125, 8, 7300, 0.5, 1000, seed)
+    inputs = generated(125, 8, 7300, MUXFLOW_LOAD, 1000, seed)
     run = TRAINING_KIND.run(inputs, allocator, "compiled")
     workload, is_job = run.workload, run.is_job
     end_s = float(workload.submit_s.max())

@@ -17,6 +17,7 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     MUXFLOW: ("muxflow", "muxflow(sharing=turns)", "muxflow(sharing=none)"),
     MLFS: ("mlfs", "hypersched"),
 }
+MUXFLOW_LOAD = 1.5  # of jobs of one GPU over all GPUs, so that more wait than fit
 GPUS, LISTS, SEEDS = (1024, 128), (1, 3, 6), (0, 1, 2)
 
 
@@ -25,7 +26,7 @@ HEAD = """<!-- Made by `python -m bench.table8` from what it measured; `--docs` 
 # Four claims about training allocators
 
 A survey sets four pairs of allocators side by side, each with one figure. `make bench-table8` runs both of each pair at the survey's size. What the papers
-themselves say differs from the survey in three of four rows; both stand here. Each run is one run of the simulator, its CPU seconds are in `bench/table8.json`.
+themselves say differs from the survey in three of four rows; both stand here. Each run is one run of the simulator, its CPU seconds are in `bench/table8.json`. A dash: not run, or no job ended.
 """
 
 
@@ -75,7 +76,7 @@ def _table(
         for name in PAIRS[study]:
             cells = [_mean(saved, study, name, metric, which) for metric in metrics]
             shown = [
-                "not run" if np.isnan(c) else f"{c:.3f}" if m.endswith("frac") else f"{c:,.0f}"
+                "–" if np.isnan(c) else f"{c:.3f}" if m.endswith("frac") else f"{c:,.0f}"
                 for m, c in zip(metrics, cells, strict=True)
             ]
             rows.append([title, f"`{name}`", *shown])
@@ -113,9 +114,9 @@ Pollux's own evaluation. Pollux: one seed of its genetic search; [Published figu
 
 def _muxflow(saved: Mapping[str, Any]) -> str:
     metrics = {"busy_frac": "GPU utilisation", "service_over_limit_frac": "services too slow"} | TIMES
-    about = """## MuxFlow and time slices
+    about = f"""## MuxFlow and time slices
 
-1,000 GPUs, each with an online service (busy 0.6 at full load, 0.2 to 0.9 of it over the day), and 7,300 generated jobs of one GPU; load 0.5; one seed. Gandiva knows no services:
+1,000 GPUs, each with an online service (busy 0.6 at full load, 0.2 to 0.9 of it over the day), and 7,300 generated jobs of one GPU; load {MUXFLOW_LOAD} (more wait than services leave room for); one seed. Gandiva knows no services:
 *turns* is what time slicing does, half of the GPU for each. Utilisation is the busy share of the GPUs' time while jobs come: services by their load, jobs by
 their progress. *Too slow*: share of services' time above 1.2 times their latency.
 
