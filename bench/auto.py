@@ -7,12 +7,12 @@ from itertools import count, islice
 from typing import Any
 
 from bench.auto_page import page
-from bench.generated_clusters import generated_cluster
 from bench.machine import machine, versions
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.policies import rounded
 from bench.startup import ROOT
 from trimtab.experiments.serving.run import simulate
+from trimtab.learn.generated_clusters import generated_cluster
 
 RESULTS, PAGE = ROOT / "bench" / "auto.json", ROOT / "docs" / "benchmarks" / "auto.md"
 FIRST_SEED, CLUSTERS = 500, 60
