@@ -108,7 +108,7 @@ class Exploring(Allocator):
         return self.made.given(jobs, cluster, turns.order, wanted)
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+class Net(torch.nn.Module):  # torch has no types here
     """The network of `compiled.dense`, with several outputs."""
 
     def __init__(self) -> None:
