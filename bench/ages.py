@@ -17,6 +17,7 @@ LOOP = ("compiled", "domain", "engine", "policies")
 SERVING = (*LOOP, "gateway", "live", "jobs")
 TRAINING = ("domain", "solvers", "training", "experiments/training")
 SOURCES = {
+    "agents": (*LOOP, "learn/environments"),
     "auto": (*LOOP, "experiments"),
     "bursts": (*LOOP, "experiments"),
     "caches": LOOP,

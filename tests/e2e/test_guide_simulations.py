@@ -360,6 +360,8 @@ CHECKS: dict[str, Check | str] = {
     "forecast: from trimtab.forecast import Forecaster": forecaster,
     "forecast: from trimtab.forecast import queueing": waits,
     "images: models:": images,
+    "learn: import gymnasium as gym": "learn/test_guide.py: paid the mean",
+    "learn: from stable_baselines3 import PPO": "learn/test_guide.py: trains",
     "kubernetes: apiVersion: kubescheduler.config.k8s.io/v1": "clusters_real/test_kube_extender.py: real",
     "kubernetes: apiVersion: trimtab.io/v1alpha1": "clusters_real/test_kube_training.py: an API server",
     "kubernetes: discovery:": gateway_file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -77,7 +78,7 @@ def soonest(rows: Any, mask: Any) -> int:
     return int(np.where(mask[: len(rows)], completion, np.inf).argmin())
 
 
-def late_binding(rows: Any, mask: Any) -> int:
+def late_binding(slots: int, rows: Any, mask: Any) -> int:
     """The rule of `late-binding`, from the columns of pairs; the pairs of a request have equal columns."""
     rows = rows[: int(mask[:-1].sum())]
     of = {name: rows[:, k] for name, k in PAIR.items()}
@@ -85,7 +86,7 @@ def late_binding(rows: Any, mask: Any) -> int:
     there, load = best * (1.0 + of["slower"]) / (1.0 - of["slower"]), best * ratio(of["load"])
     queue = ratio(of["crowding"][0])
     score = there + load + queue * (3.0 * load + there - best) - 0.7 * best * ratio(of["waited"])
-    if round(queue * SLOTS) < 16:
+    if round(queue * slots) < 16:
         of_request = np.unique(rows[:, [PAIR["waited"], PAIR["size"]]], axis=0, return_inverse=True)[1]
         idle = np.array([(there + load)[of_request == k].min() for k in of_request])
         is_later = np.where(of["later"] < 1.0, best * ratio(of["later"]), np.inf) < idle
@@ -122,10 +123,13 @@ def test_least_expected_completion_outside_is_that_inside(scenario: Any) -> None
     assert steps == len(inside.requests)
 
 
+@pytest.mark.parametrize("scenario", ["tiny", PLAIN], ids=["models", "plain"])
 @pytest.mark.parametrize("load", [0.6, 1.0])
-def test_late_binding_outside_is_that_inside(load: float) -> None:
-    inside = tt.simulate(PLAIN, policy="late-binding", seed=1, load=load)
-    total, _ = played(MatchEnv(PLAIN, load=load, dtype="float64"), late_binding, seed=1)
+def test_late_binding_outside_is_that_inside(scenario: Any, load: float) -> None:
+    inside = tt.simulate(scenario, policy="late-binding", seed=1, load=load)
+    slots = int(inside.inputs.cluster.slots.sum())
+    env = MatchEnv(scenario, load=load, dtype="float64")
+    total, _ = played(env, partial(late_binding, slots), seed=1)
     assert total == pytest.approx(-inside.metrics["completion_mean_s"], rel=1e-12)
 
 

@@ -53,8 +53,10 @@ Family = Callable[[int], ScenarioSource]  # the scenario of an episode's seed
 
 _KEPT: Final = 64  # inputs of episodes that are kept
 _ENDLESS: Final = 1 << 62
-N_MARKS: Final = 3  # `marks` of a run: its first request not over; 1 = nothing else will happen; its pairs
-OPEN_FROM, LAST_CALL, N_PAIRS = range(N_MARKS)
+# `marks` of a run: its first request not over; 1 = nothing else will happen, and how many events there had
+# been when that was so last; pairs shown
+N_MARKS: Final = 4
+OPEN_FROM, LAST_CALL, LAST_STEPS, N_PAIRS = range(N_MARKS)
 IDLE, LOOK, ANSWER = range(3)  # `todo` of a run
 
 
@@ -153,8 +155,12 @@ def step_runs(
                 if _show(s, out[e], mask, pairs[e], mark, is_pairs, fast[e], tallies[e]) > 0:
                     break
                 _answer(s, -1, mask, pairs[e], is_pairs, False)
-            elif code == DONE and s.counts.in_system[0] > s.counts.in_nodes[0] and mark[LAST_CALL] == 0:
-                mark[LAST_CALL] = 1
+            elif (
+                code == DONE
+                and s.counts.in_system[0] > s.counts.in_nodes[0]
+                and mark[LAST_STEPS] != s.counts.steps[0]
+            ):
+                mark[LAST_CALL], mark[LAST_STEPS] = 1, s.counts.steps[0]
                 s.counts.offers_due[0] = 1
             else:
                 break
