@@ -29,6 +29,7 @@ SOURCES = {
     "golden": TRAINING,
     "kubernetes": (*LOOP, "clusters"),
     "learned": (*LOOP, "learn"),
+    "learned-oracles": ("learn",),
     "live": SERVING,
     "live-signals": SERVING,
     "llm-truth": (*LOOP, "profiles"),
