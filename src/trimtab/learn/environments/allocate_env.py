@@ -127,7 +127,9 @@ class AllocateEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self._rounds += 1
         is_over = self._go_on(is_over=not run.step())
         before, self._totals = self._totals, self._so_far()
-        reward = float(self._weights @ (self._totals - before))
+        reward = sum(
+            w * (now - past) for w, now, past in zip(self._weights, self._totals, before, strict=True)
+        )
         is_cut = not is_over and self._rounds >= self._most_rounds
         return self._rows.copy(), reward, is_over, is_cut, self._info()
 
