@@ -15,7 +15,8 @@ import trimtab
 PACKAGE = Path(trimtab.__file__).parent
 # Figures for readers, statistics of a live gateway, profiles that are written with four digits.
 FITTED = ("profiles/fit_profile", "profiles/mean_iterations", "profiles/scaled_profile")
-SHOWN_ONLY = ("report/", "gateway/", "cli/", *FITTED)
+TRAINED = ("learn/methods/", "learn/oracles/")  # by torch, whose products differ as well
+SHOWN_ONLY = ("report/", "gateway/", "cli/", *FITTED, *TRAINED)
 TREES = {
     file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8"))
     for file in sorted(PACKAGE.rglob("*.py"))
