@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
 
     from trimtab.experiments.scenario import Scenario
     from trimtab.learn.judgement import Change, Judged
-    from trimtab.learn.weight_search import PolicyName
+    from trimtab.learn.weight_search import Method, PolicyName
 
 DEFAULT_OUT = Path("trimtab-learned")
-DEFAULT_OBJECTIVE = "mean+0.5*tail"
+DEFAULT_OBJECTIVE: Mapping[Method, str] = {
+    "es": "mean+0.5*tail",
+    "a2c": "mean",
+    "ppo": "mean",
+    "dqn": "mean",
+}  # of each method
 CHECKPOINT, WEIGHTS, REPORT = "checkpoint.npz", "weights.safetensors", "report.html"
 KEEP_EACH = 10  # generations between checkpoints
 BESIDE = ("least-expected-completion", "auto")
@@ -56,6 +62,7 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that s
         "trimtab learn train --out trained",
         "trimtab learn train aigc-images --policy learned-dispatch --generations 200 --jobs 8",
         "trimtab learn train --objective 'mean+2*p99' --seed 1 --out trained-1",
+        "trimtab learn train --method ppo --policy learned-dispatch --generations 40 --out trained-ppo",
         "tensorboard --logdir trained",
     ),
 )
@@ -65,16 +72,30 @@ def train(
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="learned-residual or learned-dispatch.", metavar="POLICY")
     ] = "learned-residual",
-    objective: Annotated[
+    method: Annotated[
         str,
         typer.Option(
+            "--method",
+            help="es (evolution strategies); a2c, ppo or dqn, which train learned-dispatch only.",
+            metavar="METHOD",
+        ),
+    ] = "es",
+    objective: Annotated[
+        str | None,
+        typer.Option(
             "--objective",
-            help="Sum of mean, p99 and tail (the longest 2 %), each relative to the rule without weights.",
+            help="Sum of mean, p99 and tail (the longest 2 %), each relative to the rule without weights; "
+            "without it mean+0.5*tail by es, and mean by the others, which lower nothing else.",
             metavar="OBJECTIVE",
         ),
-    ] = DEFAULT_OBJECTIVE,
-    generations: Annotated[int, typer.Option("--generations", min=1, help="Steps of the search.")] = 100,
-    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Mirrored pairs of candidates a step.")] = 12,
+    ] = None,
+    generations: Annotated[
+        int,
+        typer.Option("--generations", min=1, help="Steps of es; 51,200 decisions each by the others."),
+    ] = 100,
+    pairs: Annotated[
+        int, typer.Option("--pairs", min=1, help="Mirrored pairs of candidates a step of es.")
+    ] = 12,
     hidden: Annotated[int, typer.Option("--hidden", min=0, help="Hidden units; 0 = a linear rule.")] = 8,
     requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 800,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and its workloads.")] = 0,
@@ -87,21 +108,33 @@ def train(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train weights by evolution strategies on simulated runs."""
+    """Train weights on simulated runs, by evolution strategies or reinforcement learning."""
     from trimtab.learn.drawn_workloads import Objective, Workloads, processes
     from trimtab.learn.event_files import event_file
-    from trimtab.learn.weight_search import Setting, WeightSearch
+    from trimtab.learn.weight_search import Setting, WeightSearch, WeightTraining
     from trimtab.report.learning_page import learning_page
     from trimtab.report.whole_files import check_writable, write_bytes, write_text
 
-    workloads = Workloads(_scenario(scenario), requests)
+    known = _method(method)
     setting = Setting(
-        _trained_policy(policy), Objective.parsed(objective), workloads, generations, pairs, hidden, seed=seed
+        _trained_policy(policy),
+        Objective.parsed(objective or DEFAULT_OBJECTIVE[known]),
+        Workloads(_scenario(scenario), requests),
+        generations,
+        pairs,
+        hidden,
+        seed=seed,
+        method=known,
     )
+    trained: type[WeightTraining] = WeightSearch
+    if known != "es":
+        from trimtab.learn.dispatch_training import DispatchTraining
+
+        trained = DispatchTraining
     check_writable(out)
     checkpoint = out / CHECKPOINT
     with processes(jobs) as pool, progress_bar(f"training {policy}", quiet=quiet or json) as progress:
-        search = WeightSearch(setting, pool)
+        search = trained(setting, pool)
         if resume and checkpoint.exists():
             search.restore(_arrays(checkpoint), str(checkpoint))
         with event_file(out) as write:
@@ -120,7 +153,11 @@ def train(
         curves = {"loss": [g.loss for g in search.history], "best": [g.best for g in search.history]}
         numbers = [g.number for g in search.history]
         page = learning_page(
-            f"Training {policy} on {workloads}", setting.told(), numbers, curves, step_title="generation"
+            f"Training {policy} on {setting.workloads}",
+            setting.told(),
+            numbers,
+            curves,
+            step_title="generation",
         )
         write_text(out / REPORT, page)
     last = search.history[-KEEP_EACH:]
@@ -224,6 +261,17 @@ def _trained_policy(name: str) -> PolicyName:
             return known
     raise UsageError(
         "takes no weights", field="--policy", value=name, expected=f"one of {', '.join(POLICIES)}"
+    )
+
+
+def _method(name: str) -> Method:
+    from trimtab.errors import UsageError
+
+    for known in DEFAULT_OBJECTIVE:
+        if name == known:
+            return known
+    raise UsageError(
+        "is no method", field="--method", value=name, expected=f"one of {', '.join(DEFAULT_OBJECTIVE)}"
     )
 
 

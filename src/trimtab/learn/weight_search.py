@@ -1,14 +1,16 @@
-"""Training of a policy's weights by evolution strategies on simulated runs, and what is written of them."""
+"""Training of a policy's weights on simulated runs, by evolution strategies, and what is written of them."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.compiled.dense import n_weights
 from trimtab.compiled.kernel import helper, kernel
@@ -34,6 +36,7 @@ from trimtab.policies.shared.learned_score import CorrectedPolicy, weights_artif
 from trimtab.version import versions
 
 PolicyName = Literal["learned-residual", "learned-dispatch"]
+Method = Literal["es", "a2c", "ppo", "dqn"]
 POLICIES: Final[Mapping[PolicyName, type[CorrectedPolicy]]] = {
     "learned-residual": LearnedResidual,
     "learned-dispatch": LearnedDispatch,
@@ -42,7 +45,7 @@ RULES: Final[Mapping[str, str]] = {
     "learned-residual": "late-binding",
     "learned-dispatch": "least-expected-completion",
 }
-_POOL: Final = 96  # workloads to train on
+POOL: Final = 96  # workloads to train on
 _EACH: Final = 6  # of them in a generation
 _RECORDED: Final = 24  # of them for the ranges of features
 _SLACK_FRAC, _SLACK = 0.05, 0.02  # by which the range of a feature is widened: of itself, and besides
@@ -62,13 +65,17 @@ class Setting:
     sigma: float = 0.06
     rate: float = 0.03
     seed: int = 0
+    method: Method = "es"
+    decisions: int = 51_200  # in a generation, by the other methods
 
     def told(self) -> dict[str, Any]:
         """The values for a file."""
-        own = {key: value for key, value in asdict(self).items() if key not in ("workloads", "objective")}
+        others = ("decisions",) if self.method == "es" else ("pairs", "sigma", "rate")
+        apart = ("workloads", "objective", "method", *others)
+        own = {key: value for key, value in asdict(self).items() if key not in apart}
         scenario = self.workloads.scenario
         return {
-            "method": "es",
+            "method": self.method,
             **own,
             "objective": str(self.objective),
             "workloads": str(self.workloads),
@@ -78,34 +85,19 @@ class Setting:
 
 
 class Generation(NamedTuple):
-    """One generation of a training: losses of its candidates."""
+    """One generation of a training: losses of its candidates, or of the weights at its end."""
 
     number: int
     loss: float  # mean over candidates and workloads; below 0 is better than the rule
     best: float  # of the best candidate, mean over workloads
 
 
-class WeightSearch:
-    """A training that goes on generation by generation.
-
-    It starts at weights that change nothing, and leaves those at 0 that read what nodes of a group differ in:
-    then policies may use an index of waits.
-    """
+class WeightTraining(ABC):
+    """A training that goes on generation by generation."""
 
     def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
+        """A training of a setting; `pool`: processes that simulate."""
         self.setting, self._pool = setting, pool
-        draw = np.random.default_rng((setting.seed, 1))
-        hidden, n = setting.hidden, n_weights(N_FEATURES, setting.hidden)
-        start, is_own = np.zeros(n), np.zeros(n, np.bool_)
-        start[: hidden * N_FEATURES] = draw.normal(0.0, 0.4, hidden * N_FEATURES)
-        own = slice(OF_GROUP, OF_GROUP + OF_NODE)
-        is_own[: hidden * N_FEATURES].reshape(hidden, N_FEATURES)[:, own] = True
-        is_own[-N_FEATURES:][own] = True
-        start[is_own] = 0.0
-        self._search = EvolutionStrategies(
-            start, pairs=setting.pairs, sigma=setting.sigma, rate=setting.rate, seed=setting.seed
-        )
-        self._search.hold(is_own)
         self._base: dict[int, Figures] = {}
         self.history: list[Generation] = []
 
@@ -116,27 +108,44 @@ class WeightSearch:
 
     def step(self) -> Generation:
         """Make one generation."""
+        draw = np.random.default_rng((self.setting.seed, 2, len(self.history)))
+        table = self._improve(sorted(draw.choice(POOL, _EACH, replace=False).tolist()))
+        done = Generation(len(self.history) + 1, float(table.mean()), float(table.mean(axis=1).min()))
+        self.history.append(done)
+        return done
+
+    @abstractmethod
+    def _weights(self) -> Floats:
+        """The weights so far as `dense.forward` reads them, [weights]."""
+
+    @abstractmethod
+    def _improve(self, chosen: list[int]) -> Floats:
+        """Make one generation; losses on the `chosen` workloads, [candidates, workloads]."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, Any]:
+        """Arrays by name that the method goes on from."""
+
+    @abstractmethod
+    def _take(self, arrays: Mapping[str, Any]) -> None:
+        """Go on from what `_arrays` gave."""
+
+    def _table(self, chosen: list[int], candidates: Floats) -> Floats:
+        """Losses of candidates [candidates, weights] on workloads, [candidates, workloads]."""
         s = self.setting
-        draw = np.random.default_rng((s.seed, 2, self._search.generation))
-        chosen = sorted(draw.choice(_POOL, _EACH, replace=False).tolist())
         new = [i for i in chosen if i not in self._base]
         found = mapped(
             self._pool, figures_of, [s.workloads] * len(new), new, [find(RULES[s.policy])] * len(new)
         )
         self._base |= zip(new, found, strict=True)
-        candidates = self._search.candidates()
         rows = [(i, self._decider(weights)) for i in chosen for weights in candidates]
         made = mapped(self._pool, figures_of, [s.workloads] * len(rows), *zip(*rows, strict=True))
         losses = [s.objective.loss(f, self._base[i]) for f, (i, _) in zip(made, rows, strict=True)]
-        table = np.reshape(losses, (_EACH, len(candidates))).T
-        self._search.tell(table)
-        done = Generation(self._search.generation, float(table.mean()), float(table.mean(axis=1).min()))
-        self.history.append(done)
-        return done
+        return np.reshape(losses, (len(chosen), len(candidates))).T
 
     def artifact(self, name: str) -> Artifact:
         """The weights so far, with the ranges of features that they were trained on."""
-        s, weights = self.setting, self._search.result
+        s, weights = self.setting, self._weights()
         recorder = Decider.of(_RECORDERS[s.policy](artifact=_unranged(weights), in_range=False))
         columns = [s.workloads] * _RECORDED, range(_RECORDED), [recorder] * _RECORDED
         rows = mapped(self._pool, _ranges, *columns)
@@ -151,15 +160,17 @@ class WeightSearch:
 
     def checkpoint(self) -> dict[str, Any]:
         """Arrays by name, to go on from."""
-        kept = self._search.checkpoint()
         curve = np.array([tuple(each) for each in self.history]).reshape(-1, len(Generation._fields))
-        return {**kept["arrays"], "curve": curve, "setting": np.array(json.dumps(self.setting.told()))}
+        return {**self._arrays(), "curve": curve, "setting": np.array(json.dumps(self.setting.told()))}
 
     def restore(self, arrays: Mapping[str, Any], file: str) -> None:
-        """Go on from a checkpoint; of another number of generations too. Raises UsageError."""
+        """Go on from a checkpoint; by evolution strategies of another number of generations too.
+
+        Raises UsageError.
+        """
         told = json.loads(str(arrays["setting"]))
         mine = json.loads(json.dumps(self.setting.told()))
-        for key in mine.keys() - {"generations"}:
+        for key in mine.keys() - ({"generations"} if self.setting.method == "es" else set()):
             if told.get(key) != mine[key]:
                 expected = f"{mine[key]!r}, or --no-resume"
                 raise UsageError(
@@ -167,10 +178,53 @@ class WeightSearch:
                 )
         curve = arrays["curve"]
         self.history = [Generation(int(row[0]), float(row[1]), float(row[2])) for row in curve]
-        self._search.restore({"arrays": arrays, "state": {"generation": len(curve)}})
+        self._take(arrays)
 
     def _decider(self, weights: Floats) -> Decider:
         return Decider.of(POLICIES[self.setting.policy](artifact=_unranged(weights), in_range=False))
+
+
+def first_weights(hidden: int, seed: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Weights that change nothing, and which of them read what nodes of a group differ in, [weights] each.
+
+    Training leaves the latter at 0: then policies may use an index of waits.
+    """
+    draw = np.random.default_rng((seed, 1))
+    n = n_weights(N_FEATURES, hidden)
+    start, is_own = np.zeros(n), np.zeros(n, np.bool_)
+    start[: hidden * N_FEATURES] = draw.normal(0.0, 0.4, hidden * N_FEATURES)
+    own = slice(OF_GROUP, OF_GROUP + OF_NODE)
+    is_own[: hidden * N_FEATURES].reshape(hidden, N_FEATURES)[:, own] = True
+    is_own[-N_FEATURES:][own] = True
+    start[is_own] = 0.0
+    return start, is_own
+
+
+class WeightSearch(WeightTraining):
+    """A training by evolution strategies."""
+
+    def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
+        """As `WeightTraining`."""
+        super().__init__(setting, pool)
+        start, is_own = first_weights(setting.hidden, setting.seed)
+        self._search = EvolutionStrategies(
+            start, pairs=setting.pairs, sigma=setting.sigma, rate=setting.rate, seed=setting.seed
+        )
+        self._search.hold(is_own)
+
+    def _weights(self) -> Floats:
+        return self._search.result
+
+    def _improve(self, chosen: list[int]) -> Floats:
+        table = self._table(chosen, self._search.candidates())
+        self._search.tell(table)
+        return table
+
+    def _arrays(self) -> dict[str, Any]:
+        return dict(self._search.checkpoint()["arrays"])
+
+    def _take(self, arrays: Mapping[str, Any]) -> None:
+        self._search.restore({"arrays": arrays, "state": {"generation": len(self.history)}})
 
 
 def _unranged(weights: Floats) -> Artifact:

@@ -13,11 +13,13 @@ Deviations from the source:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
 from trimtab.learn.methods.actor_critic import ActorCritic, Batch
+from trimtab.learn.methods.learner import Network
 
 
 class A2c(ActorCritic):
@@ -36,6 +38,7 @@ class A2c(ActorCritic):
         rate: float = 3e-3,
         entropy: float = 0.01,
         hidden: tuple[int, ...] = (32, 32),
+        network: Callable[[], Network] | None = None,
         segment_steps: int = 65_536,
     ) -> None:
         """See `ActorCritic`."""
@@ -47,6 +50,7 @@ class A2c(ActorCritic):
             rate=rate,
             entropy=entropy,
             hidden=hidden,
+            network=network,
             seed=seed,
             discount=discount,
             average_reward=average_reward,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ class ActorCritic(Learner):
         rate: float,
         entropy: float,
         hidden: tuple[int, ...],
+        network: Callable[[], Network] | None = None,
         **shared: Any,
     ) -> None:
         """A new learner.
@@ -54,11 +55,13 @@ class ActorCritic(Learner):
             rate: learning rate at the start; it falls to 0 linearly.
             entropy: weight of the policy's entropy at the start; it falls to 0 linearly.
             hidden: widths of the layers of both networks.
+            network: makes the policy's network; None = a new `Network` of these widths.
             shared: see `Learner`.
         """
         super().__init__(observations, actions, **shared)
         self.rollout, self.trace, self.rate, self.entropy = rollout, trace, rate, entropy
-        self.policy = Network(self.shape, self.n_actions, hidden, self.seed)
+        made = network() if network else Network(self.shape, self.n_actions, hidden, self.seed)
+        self.policy: Any = made
         self.value = Network(self.shape, 1, hidden, self.seed + 1)
         self._policy_adam, self._value_adam = Adam(self.policy, largest_norm=0.5), Adam(self.value)
 

@@ -15,7 +15,8 @@ Deviations from the sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -44,6 +45,7 @@ class Dqn(Learner):
         target_every: int = 200,
         explored: float = 0.1,
         hidden: tuple[int, ...] = (32, 32),
+        network: Callable[[], Network] | None = None,
         segment_steps: int = 65_536,
     ) -> None:
         """A new network and an empty memory.
@@ -61,6 +63,7 @@ class Dqn(Learner):
             target_every: updates after which the target network becomes the online one.
             explored: share of random actions; all at first, falling to this over half of the training.
             hidden: widths of the layers.
+            network: makes the network; None = a new `Network` of these widths.
             segment_steps: see `Learner`.
         """
         super().__init__(
@@ -73,8 +76,9 @@ class Dqn(Learner):
         )
         self.batch, self.rate, self.average_rate = batch, rate, average_rate
         self.target_every, self.explored = target_every, explored
-        self.network = Network(self.shape, self.n_actions, hidden, seed)
-        self._target = Network(self.shape, self.n_actions, hidden, seed)
+        make = network or partial(Network, self.shape, self.n_actions, hidden, seed)
+        self.network: Any = make()
+        self._target: Any = make()
         self._adam, self._target_weights = Adam(self.network), Adam(self._target).weights
         self._memory: dict[str, NDArray[Any]] = {
             "observations": np.zeros((memory, *self.shape), np.float32),

@@ -11,12 +11,14 @@ Deviations from the source:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import torch
 
 from trimtab.learn.methods.actor_critic import ActorCritic, Batch
+from trimtab.learn.methods.learner import Network
 
 
 class Ppo(ActorCritic):
@@ -38,6 +40,7 @@ class Ppo(ActorCritic):
         rate: float = 1e-3,
         entropy: float = 0.01,
         hidden: tuple[int, ...] = (32, 32),
+        network: Callable[[], Network] | None = None,
         segment_steps: int = 65_536,
     ) -> None:
         """See `ActorCritic`; `passes` over a rollout in batches of `batch`; `clip` is the source's ε."""
@@ -49,6 +52,7 @@ class Ppo(ActorCritic):
             rate=rate,
             entropy=entropy,
             hidden=hidden,
+            network=network,
             seed=seed,
             discount=discount,
             average_reward=average_reward,

@@ -1,0 +1,82 @@
+"""Training of the weights of `learned-dispatch` by reinforcement learning in `trimtab/Dispatch-v0`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any, Final
+
+import numpy as np
+
+from trimtab.errors import UsageError
+from trimtab.learn.drawn_workloads import Floats
+from trimtab.learn.environments import DispatchVectorEnv
+from trimtab.learn.methods.a2c import A2c
+from trimtab.learn.methods.actor_critic import ActorCritic
+from trimtab.learn.methods.corrected_scores import CorrectedScores
+from trimtab.learn.methods.dqn import Dqn
+from trimtab.learn.methods.learner import Learner
+from trimtab.learn.methods.ppo import Ppo
+from trimtab.learn.weight_search import POOL, Setting, WeightTraining, first_weights
+from trimtab.policies.learned.learned_dispatch import LearnedDispatch
+from trimtab.policies.shared.features import N_FEATURES
+
+_COPIES: Final = 32  # of the environment
+_SHARED: Final = {"discount": 0.995, "average_reward": True}
+_MEMORY: Final = 8_192  # steps that DQN remembers: 50 MB in a checkpoint with 64 nodes
+_STATE: Final = ("steps", "segment", "average")
+
+
+class DispatchTraining(WeightTraining):
+    """A training by decisions and their rewards; the loss of a generation is that of the greedy choices."""
+
+    def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
+        """As `WeightTraining`. Raises UsageError for what the methods do not train."""
+        super().__init__(setting, pool)
+        if setting.policy != "learned-dispatch":
+            expected = f"learned-dispatch with --method {setting.method}, or --method es"
+            raise UsageError("is not trained so", field="--policy", value=setting.policy, expected=expected)
+        if str(setting.objective) != "mean":
+            expected = f"mean with --method {setting.method}, or --method es"
+            raise UsageError(
+                "is no reward", field="--objective", value=str(setting.objective), expected=expected
+            )
+        of, seed = setting.workloads, setting.seed
+        nodes = max(of.inputs(i).cluster.n_nodes for i in range(POOL))
+        self._env = DispatchVectorEnv(_COPIES, of.scenario_of, nodes=nodes, seeds=range(POOL))
+        spaces = self._env.single_observation_space, self._env.single_action_space
+        start, is_own = first_weights(setting.hidden, seed)
+
+        def network() -> CorrectedScores:
+            return CorrectedScores(
+                start, is_own[-N_FEATURES:], limit=LearnedDispatch().bound / 2.0, seed=seed
+            )
+
+        shared: dict[str, Any] = {**_SHARED, "seed": seed, "segment_steps": setting.decisions}
+        self.learner: Learner
+        if setting.method == "dqn":
+            self.learner = Dqn(*spaces, network=network, memory=_MEMORY, **shared)
+            self.network = self.learner.network
+        else:
+            method: type[ActorCritic] = A2c if setting.method == "a2c" else Ppo
+            self.learner = method(*spaces, network=network, **shared)
+            self.network = self.learner.policy
+        self._segments = self.learner.train(self._env, setting.generations * setting.decisions)
+
+    def _weights(self) -> Floats:
+        found: Floats = self.network.weights()
+        return found
+
+    def _improve(self, chosen: list[int]) -> Floats:
+        next(self._segments)
+        return self._table(chosen, self._weights()[None])
+
+    def _arrays(self) -> dict[str, Any]:
+        kept = self.learner.checkpoint()
+        return {**kept["arrays"], "state": np.array([kept["state"][name] for name in _STATE])}
+
+    def _take(self, arrays: Mapping[str, Any]) -> None:
+        steps, segment, average = arrays["state"].tolist()
+        own = {name: arrays[name] for name in self.learner.arrays().keys() & arrays.keys()}
+        state = {"steps": int(steps), "segment": int(segment), "average": average}
+        self.learner.restore({"arrays": own, "state": state})
