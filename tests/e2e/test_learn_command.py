@@ -73,6 +73,7 @@ def test_weights_are_judged_written_and_used(
 
 def test_what_is_wrong_is_told(trained: Path, tmp_path: Path) -> None:
     assert "--policy: takes no weights (got 'random')" in refusal("learn", "train", "--policy", "random")
+    assert "--method: is no method (got 'sarsa')" in refusal("learn", "train", "--method", "sarsa")
     assert "names no metric" in refusal("learn", "train", "--objective", "p50", "--out", tmp_path)
     assert "has no weights" in refusal("learn", "export", tmp_path)
     (tmp_path / "checkpoint.npz").write_bytes(b"PK\x03\x04")
