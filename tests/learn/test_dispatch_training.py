@@ -48,6 +48,7 @@ def test_the_exported_policy_chooses_as_the_network_and_an_interruption_changes_
     while not whole.is_over:
         whole.step()
     begun.step()
+    begun.network.correction.data += 1.0  # interrupted within the next generation
     rest.restore(begun.checkpoint(), "c.npz")
     rest.step()
     assert rest.history == whole.history

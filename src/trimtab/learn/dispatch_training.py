@@ -62,6 +62,7 @@ class DispatchTraining(WeightTraining):
             self.learner = method(*spaces, network=network, **shared)
             self.network = self.learner.policy
         self._segments = self.learner.train(self._env, setting.generations * setting.decisions)
+        self._kept = self.learner.checkpoint()  # at the end of the last generation
 
     def _weights(self) -> Floats:
         found: Floats = self.network.weights()
@@ -69,14 +70,17 @@ class DispatchTraining(WeightTraining):
 
     def _improve(self, chosen: list[int]) -> Floats:
         next(self._segments)
-        return self._table(chosen, self._weights()[None])
+        table = self._table(chosen, self._weights()[None])
+        self._kept = self.learner.checkpoint()
+        return table
 
     def _arrays(self) -> dict[str, Any]:
-        kept = self.learner.checkpoint()
-        return {**kept["arrays"], "state": np.array([kept["state"][name] for name in _STATE])}
+        state = [self._kept["state"][name] for name in _STATE]
+        return {**self._kept["arrays"], "state": np.array(state)}
 
     def _take(self, arrays: Mapping[str, Any]) -> None:
         steps, segment, average = arrays["state"].tolist()
         own = {name: arrays[name] for name in self.learner.arrays().keys() & arrays.keys()}
         state = {"steps": int(steps), "segment": int(segment), "average": average}
-        self.learner.restore({"arrays": own, "state": state})
+        self._kept = {"arrays": own, "state": state}
+        self.learner.restore(self._kept)
