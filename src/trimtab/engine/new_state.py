@@ -84,8 +84,9 @@ def _config_array(
         config[name] = getattr(options, name)
     config["plan_period_s"], config["seed"] = decider.dispatch.plan_period_s, seed
     config["compares"] = members(decider.dispatch)[0].compares
-    is_asked = not host.completions_from_outside and not members(decider.dispatch)[0].dispatches()
-    config["external"] = is_asked
+    first = members(decider.dispatch)[0]
+    is_undecided = first.dispatch is Policy.dispatch and not first.chooses()  # an instance may have its own
+    config["external"] = is_undecided and not host.completions_from_outside
     config["views"] = 1 if options.telemetry_period_s == 0 else options.dispatchers
     config["order_first"] = int(not decider.has_own_order)
     config["reject_refused"], config["cancel"] = int(options.on_refusal), int(options.cancel)
