@@ -77,7 +77,7 @@ def test_what_is_wrong_is_told(trained: Path, tmp_path: Path) -> None:
     assert "names no metric" in refusal("learn", "train", "--objective", "p50", "--out", tmp_path)
     assert "has no weights" in refusal("learn", "export", tmp_path)
     (tmp_path / "checkpoint.npz").write_bytes(b"PK\x03\x04")
-    assert "checkpoint.npz: can't be read" in refusal("learn", "train", "--out", tmp_path)
+    assert "checkpoint.npz: is no checkpoint" in refusal("learn", "train", "--out", tmp_path)
     assert "a training that has ended" in refusal("learn", "export", tmp_path)
     assert "was trained otherwise" in refusal("learn", "train", "--out", trained, "--seed", 7, *SMALL)
     (tmp_path / "w.safetensors").write_bytes(b"no")

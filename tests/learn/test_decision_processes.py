@@ -167,4 +167,4 @@ def test_observations_of_the_three_forms() -> None:
     assert OracleEnv(process, 2, "rows").single_observation_space.shape == (2, 3)
     assert OracleEnv(process, 2, "flat").single_observation_space.shape == (3,)
     assert OracleEnv(process, 2, "index").single_observation_space.n == len(process.states)
-    assert OracleEnv(process, 2, "index", first_only=True).single_observation_space.n == 13 * 2
+    assert OracleEnv(process, 2, "index", first_only=True).single_observation_space.n == 11 * 2

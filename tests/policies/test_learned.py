@@ -104,6 +104,9 @@ def test_weights_that_do_not_fit_are_refused(cls: Any) -> None:
         changed(out=np.full(HIDDEN, math.nan))
     with pytest.raises(UsageError, match="hidden: is missing"):
         cls(artifact=Artifact("w", {"bias": drawn.arrays["bias"]}, drawn.meta))
+    with pytest.raises(UsageError, match="was trained for 'another'"):
+        cls(artifact=changed({"policy": "another"}))
+    assert cls(artifact=changed({"policy": cls.name})).artifact
 
 
 @each

@@ -96,7 +96,9 @@ def train(
     pairs: Annotated[
         int, typer.Option("--pairs", min=1, help="Mirrored pairs of candidates a step of es.")
     ] = 12,
-    hidden: Annotated[int, typer.Option("--hidden", min=0, help="Hidden units; 0 = a linear rule.")] = 8,
+    hidden: Annotated[
+        int, typer.Option("--hidden", min=0, max=1024, help="Hidden units; 0 = a linear rule.")
+    ] = 8,
     requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 800,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and its workloads.")] = 0,
     jobs: Jobs = 1,
@@ -294,9 +296,10 @@ def _arrays(path: Path) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             return dict(found)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         expected = "a checkpoint of `trimtab learn train`, or --no-resume"
-        raise UsageError(f"can't be read: {error}", file=str(path), expected=expected) from error
+        problem = f"can't be read: {error.strerror}" if isinstance(error, OSError) else "is no checkpoint"
+        raise UsageError(problem, file=str(path), expected=expected) from error
 
 
 def _judged_table(found: list[Judged]) -> Table:

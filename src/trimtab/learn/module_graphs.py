@@ -54,9 +54,10 @@ def load_module(named: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
         made = found if isinstance(found, torch.nn.Module) else found()
-    except (ImportError, AttributeError, TypeError) as error:
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         expected = "MODULE:NAME of a torch module, or of a class or function without arguments that makes one"
-        raise UsageError(f"no torch module: {error}", value=named, expected=expected) from None
+        problem = f"no torch module: {type(error).__name__}: {error}"
+        raise UsageError(problem, value=named, expected=expected) from None
     if not isinstance(made, torch.nn.Module):
         raise UsageError("no torch module", value=named, expected="a torch.nn.Module")
     return made

@@ -57,6 +57,7 @@ class LearnedGuarded(CorrectedPolicy):
     """
 
     name: ClassVar[str] = "learned-guarded"
+    trained_as: ClassVar[str] = LearnedResidual.name
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ROLLOUT})
     plan_period_s: Positive = 5.0
     objective: Objective = "mean"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 
@@ -37,8 +37,8 @@ _HEAD: Final = 2
 ARRAYS: Final = ("hidden", "bias", "out", "skip", "ranges")  # of an artifact
 
 
-def check_weights(artifact: Artifact, name: str) -> None:
-    """Raise UsageError for weights that this version can't use, or that do not fit each other."""
+def check_weights(artifact: Artifact, name: str, trained_for: str) -> None:
+    """Raise UsageError for weights of another version or policy, or that do not fit each other."""
     if artifact:
         found = artifact.meta.get(VERSION_KEY, "none")
         if found != str(FEATURES_VERSION):
@@ -46,6 +46,9 @@ def check_weights(artifact: Artifact, name: str) -> None:
             expected = f"version {FEATURES_VERSION}: train it anew with `trimtab learn train`"
             raise UsageError(problem, file=artifact.path or artifact.name, field=name, expected=expected)
         weights_of(artifact)
+        if (told := artifact.meta.get("policy", trained_for)) != trained_for:
+            problem, expected = f"was trained for {told!r}", f"weights of {trained_for}"
+            raise UsageError(problem, file=artifact.path or artifact.name, field=name, expected=expected)
 
 
 def weights_of(artifact: Artifact) -> dict[str, Floats]:
@@ -99,13 +102,15 @@ def is_by_group(artifact: Artifact) -> bool:
 class CorrectedPolicy(Policy):
     """Base of policies whose scores learned weights correct."""
 
+    trained_as: ClassVar[str] = ""  # whose weights it takes; "" = its own
+
     artifact: Artifact = NO_ARTIFACT
     bound: Annotated[float, Range(0.0, may_be_infinite=True)] = 3.0  # best services
     in_range: bool = True  # weights count only for features as in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weights(self.artifact, f"{self.name}.artifact")
+        check_weights(self.artifact, f"{self.name}.artifact", self.trained_as or self.name)
 
     def with_correction(self, made: Memory, cluster: Cluster, rows: int = 1) -> Memory:
         """A memory with the numbers of the correction at the end of `params`, and room in `floats`.
