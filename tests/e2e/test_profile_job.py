@@ -93,6 +93,9 @@ def test_a_torch_module_by_its_graph_and_by_runs(cli, tmp_path):
     done = cli("profile", "job", "nets_of_a_test:Branch", *options)
     assert done.exit_code == 2
     assert "operator item" in done.stderr
+    done = cli("profile", "job", "nets_of_a_test:Net", "--input", "65", "--way", "runs")
+    assert done.exit_code == 2
+    assert "does not run: RuntimeError" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,8 @@ def test_a_torch_module_by_its_graph_and_by_runs(cli, tmp_path):
         (("net.csv", "--gpus", "1,x"), "--gpus: no numbers (got '1,x')"),
         (("net.csv", "--way", "graph"), "way: no way of a file (got 'graph')"),
         (("net.csv", "--losses", "net.csv"), "a CSV file with the columns step and loss"),
+        (("net.csv", "--input", "3"), "--input: has no meaning for a file"),
+        (("net.csv", "--measure", "mine.json"), "--measure: has no meaning for a file"),
         (("json:dumps",), "no torch module"),
         (("json:loads.x",), "no torch module"),
     ],

@@ -125,6 +125,7 @@ def job(
             shapes=shapes or (), measured=measured, measure=measure, link=link,
         )  # fmt: skip
     else:
+        _refuse_of_module({"input": shapes, "measured": measured, "measure": measure})
         speeds = speeds_of_file(Path(given), way or "runs", counts, batches)
     converged = None if losses is None else convergence_of(losses, fall)
     if out is not None:
@@ -138,6 +139,14 @@ def job(
         _show_convergence(converged, speeds)
     for path in filter(None, (out, measure)):
         note(where(path, path.stat().st_size), quiet=quiet)
+
+
+def _refuse_of_module(options: dict[str, object]) -> None:
+    from trimtab.errors import UsageError
+
+    for option, value in options.items():
+        if value:
+            raise UsageError("has no meaning for a file", field=f"--{option}", expected="a torch module")
 
 
 def _numbers(field: str, text: str) -> list[int]:

@@ -84,7 +84,10 @@ def _input_of(shape: str, batch: int) -> Any:
         expected = "numbers joined by x, and a type of torch, such as 3x32x32 or 128:int64"
         raise UsageError("no shape of a sample", field="input", value=shape, expected=expected)
     size = (batch, *(int(n) for n in found[1].split("x")))
-    return torch.rand(size, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
+    try:
+        return torch.rand(size, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
+    except RuntimeError:
+        raise UsageError("no memory for so large an input", field="input", value=shape) from None
 
 
 def graph_of_step(module: Any, inputs: tuple[Any, ...], name: str) -> ModuleStep:
@@ -128,7 +131,10 @@ def measured_step(module: Any, inputs: tuple[Any, ...], name: str) -> ModuleStep
             _step(lambda: module(*inputs), learnt)
             return now_s() - begun_s
 
-        seconds()
+        try:
+            seconds()
+        except Exception as error:  # what a module raises may be anything
+            raise _does_not_run(name, error) from None
         taken_s = statistics.median(seconds() for _ in range(_REPEATS))
         recorded = _Recorder(now_s)
         with recorded:
@@ -137,6 +143,12 @@ def measured_step(module: Any, inputs: tuple[Any, ...], name: str) -> ModuleStep
     finally:
         torch.set_num_threads(threads)
     return _step_of(module, inputs, name, recorded, taken_s)
+
+
+def _does_not_run(name: str, error: Exception) -> UsageError:
+    line = next(iter(str(error).splitlines()), "")
+    expected = "a module that runs on inputs of these shapes"
+    return UsageError(f"does not run: {type(error).__name__}: {line[:200]}", value=name, expected=expected)
 
 
 def _accelerator_s() -> float:
