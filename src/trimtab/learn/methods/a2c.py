@@ -13,13 +13,11 @@ Deviations from the source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
 from trimtab.learn.methods.actor_critic import ActorCritic, Batch
-from trimtab.learn.methods.learner import Network
 
 
 class A2c(ActorCritic):
@@ -30,32 +28,12 @@ class A2c(ActorCritic):
         observations: gym.Space[Any],
         actions: gym.Space[Any],
         *,
-        seed: int = 0,
-        discount: float = 0.99,
-        average_reward: bool = False,
         rollout: int = 16,
-        trace: float = 0.95,
         rate: float = 3e-3,
-        entropy: float = 0.01,
-        hidden: tuple[int, ...] = (32, 32),
-        network: Callable[[], Network] | None = None,
-        segment_steps: int = 65_536,
+        **shared: Any,
     ) -> None:
         """See `ActorCritic`."""
-        super().__init__(
-            observations,
-            actions,
-            rollout=rollout,
-            trace=trace,
-            rate=rate,
-            entropy=entropy,
-            hidden=hidden,
-            network=network,
-            seed=seed,
-            discount=discount,
-            average_reward=average_reward,
-            segment_steps=segment_steps,
-        )
+        super().__init__(observations, actions, rollout=rollout, rate=rate, **shared)
 
     def _improve(self, batch: Batch) -> dict[str, float]:
         log_chances = self._distribution(batch.observations, batch.masks)

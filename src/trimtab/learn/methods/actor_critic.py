@@ -38,10 +38,10 @@ class ActorCritic(Learner):
         actions: gym.Space[Any],
         *,
         rollout: int,
-        trace: float,
         rate: float,
-        entropy: float,
-        hidden: tuple[int, ...],
+        trace: float = 0.95,
+        entropy: float = 0.01,
+        hidden: tuple[int, ...] = (32, 32),
         network: Callable[[], Network] | None = None,
         **shared: Any,
     ) -> None:
@@ -51,8 +51,8 @@ class ActorCritic(Learner):
             observations: see `Learner`.
             actions: see `Learner`.
             rollout: steps in each copy between updates.
-            trace: λ of generalised advantage estimation, 0 to 1.
             rate: learning rate at the start; it falls to 0 linearly.
+            trace: λ of generalised advantage estimation, 0 to 1.
             entropy: weight of the policy's entropy at the start; it falls to 0 linearly.
             hidden: widths of the layers of both networks.
             network: makes the policy's network; None = a new `Network` of these widths.

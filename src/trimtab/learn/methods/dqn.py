@@ -35,9 +35,6 @@ class Dqn(Learner):
         observations: gym.Space[Any],
         actions: gym.Space[Any],
         *,
-        seed: int = 0,
-        discount: float = 0.99,
-        average_reward: bool = False,
         memory: int = 50_000,
         batch: int = 256,
         rate: float = 1e-3,
@@ -46,16 +43,13 @@ class Dqn(Learner):
         explored: float = 0.1,
         hidden: tuple[int, ...] = (32, 32),
         network: Callable[[], Network] | None = None,
-        segment_steps: int = 65_536,
+        **shared: Any,
     ) -> None:
         """A new network and an empty memory.
 
         Args:
             observations: see `Learner`.
             actions: see `Learner`.
-            seed: see `Learner`.
-            discount: see `Learner`.
-            average_reward: see `Learner`.
             memory: steps that are remembered.
             batch: steps in an update; there is one update for each step of all copies.
             rate: learning rate at the start; it falls to 0 linearly.
@@ -64,19 +58,12 @@ class Dqn(Learner):
             explored: share of random actions; all at first, falling to this over half of the training.
             hidden: widths of the layers.
             network: makes the network; None = a new `Network` of these widths.
-            segment_steps: see `Learner`.
+            shared: see `Learner`.
         """
-        super().__init__(
-            observations,
-            actions,
-            seed=seed,
-            discount=discount,
-            average_reward=average_reward,
-            segment_steps=segment_steps,
-        )
+        super().__init__(observations, actions, **shared)
         self.batch, self.rate, self.average_rate = batch, rate, average_rate
         self.target_every, self.explored = target_every, explored
-        make = network or partial(Network, self.shape, self.n_actions, hidden, seed)
+        make = network or partial(Network, self.shape, self.n_actions, hidden, self.seed)
         self.network: Any = make()
         self._target: Any = make()
         self._adam, self._target_weights = Adam(self.network), Adam(self._target).weights

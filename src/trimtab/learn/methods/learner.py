@@ -61,10 +61,10 @@ class Learner(ABC):
         observations: gym.Space[Any],
         actions: gym.Space[Any],
         *,
-        seed: int,
-        discount: float,
-        average_reward: bool,
-        segment_steps: int,
+        seed: int = 0,
+        discount: float = 0.99,
+        average_reward: bool = False,
+        segment_steps: int = 65_536,
     ) -> None:
         """A new learner.
 

@@ -11,14 +11,12 @@ Deviations from the source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import torch
 
 from trimtab.learn.methods.actor_critic import ActorCritic, Batch
-from trimtab.learn.methods.learner import Network
 
 
 class Ppo(ActorCritic):
@@ -29,35 +27,15 @@ class Ppo(ActorCritic):
         observations: gym.Space[Any],
         actions: gym.Space[Any],
         *,
-        seed: int = 0,
-        discount: float = 0.99,
-        average_reward: bool = False,
         rollout: int = 32,
-        trace: float = 0.95,
         passes: int = 4,
         batch: int = 1024,
         clip: float = 0.2,
         rate: float = 1e-3,
-        entropy: float = 0.01,
-        hidden: tuple[int, ...] = (32, 32),
-        network: Callable[[], Network] | None = None,
-        segment_steps: int = 65_536,
+        **shared: Any,
     ) -> None:
         """See `ActorCritic`; `passes` over a rollout in batches of `batch`; `clip` is the source's ε."""
-        super().__init__(
-            observations,
-            actions,
-            rollout=rollout,
-            trace=trace,
-            rate=rate,
-            entropy=entropy,
-            hidden=hidden,
-            network=network,
-            seed=seed,
-            discount=discount,
-            average_reward=average_reward,
-            segment_steps=segment_steps,
-        )
+        super().__init__(observations, actions, rollout=rollout, rate=rate, **shared)
         self.passes, self.batch, self.clip = passes, batch, clip
 
     def _improve(self, batch: Batch) -> dict[str, float]:

@@ -36,14 +36,12 @@ class QLearning(Learner):
         *,
         number: Callable[[NDArray[Any]], NDArray[np.int64]] | None = None,
         n_numbers: int = 0,
-        seed: int = 0,
-        discount: float = 0.99,
-        average_reward: bool = False,
         slow: float = 100.0,
         power: float = 0.7,
         average_rate: float = 0.01,
         explored: float = 0.1,
         segment_steps: int = 131_072,
+        **shared: Any,
     ) -> None:
         """A table of zeros.
 
@@ -52,23 +50,14 @@ class QLearning(Learner):
             actions: see `Learner`.
             number: of observations (n, …), the row of the table of each, (n,).
             n_numbers: rows of the table; with `number` only.
-            seed: see `Learner`.
-            discount: see `Learner`.
-            average_reward: see `Learner`.
             slow: visits after which a pair's step size begins to fall.
             power: how fast it falls, between .5 and 1.
             average_rate: step size of the average reward at the start.
             explored: share of random actions; all at first, falling to this over half of the training.
             segment_steps: see `Learner`.
+            shared: see `Learner`.
         """
-        super().__init__(
-            observations,
-            actions,
-            seed=seed,
-            discount=discount,
-            average_reward=average_reward,
-            segment_steps=segment_steps,
-        )
+        super().__init__(observations, actions, segment_steps=segment_steps, **shared)
         if isinstance(observations, gym.spaces.Discrete):
             number, n_numbers = _itself, int(observations.n)
         elif number is None:
