@@ -18,6 +18,7 @@ from trimtab.cli.shared_options import (
     TRACE_PANEL,
     Json,
     Quiet,
+    Report,
     ScenarioOptions,
     Simulations,
     SimulationsOn,
@@ -96,7 +97,7 @@ def compare(
     ] = None,
     slo: Slo = None,
     out: Annotated[Path, out_option()] = DEFAULT_OUT,
-    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    report: Report = True,
     timing: Annotated[
         bool,
         typer.Option(

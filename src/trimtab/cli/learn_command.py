@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from trimtab.cli import completion
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
-from trimtab.cli.shared_options import OUTPUT_PANEL, Json, Quiet, out_option
+from trimtab.cli.shared_options import Json, Quiet, Report, out_option
 from trimtab.words import counted
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trimtab.learn.judgement import Change, Judged
     from trimtab.learn.weight_search import Method, PolicyName
 
+Known = TypeVar("Known", bound=str)
 DEFAULT_OUT = Path("trimtab-learned")
 DEFAULT_OBJECTIVE: Mapping[Method, str] = {
     "es": "mean+0.5*tail",
@@ -106,7 +107,7 @@ def train(
         bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint in the folder.")
     ] = True,
     out: Annotated[Path, out_option()] = DEFAULT_OUT,
-    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    report: Report = True,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -255,26 +256,22 @@ def _scenario(name: str | None) -> Scenario | None:
 
 
 def _trained_policy(name: str) -> PolicyName:
-    from trimtab.errors import UsageError
     from trimtab.learn.weight_search import POLICIES
 
-    for known in POLICIES:
-        if name == known:
-            return known
-    raise UsageError(
-        "takes no weights", field="--policy", value=name, expected=f"one of {', '.join(POLICIES)}"
-    )
+    return _one_of(POLICIES, name, "--policy", "takes no weights")
 
 
 def _method(name: str) -> Method:
+    return _one_of(DEFAULT_OBJECTIVE, name, "--method", "is no method")
+
+
+def _one_of(known: Iterable[Known], name: str, option: str, problem: str) -> Known:
     from trimtab.errors import UsageError
 
-    for known in DEFAULT_OBJECTIVE:
-        if name == known:
-            return known
-    raise UsageError(
-        "is no method", field="--method", value=name, expected=f"one of {', '.join(DEFAULT_OBJECTIVE)}"
-    )
+    for one in known:
+        if name == one:
+            return one
+    raise UsageError(problem, field=option, value=name, expected=f"one of {', '.join(known)}")
 
 
 def _packed(arrays: dict[str, Any]) -> bytes:

@@ -44,6 +44,7 @@ Quiet: TypeAlias = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print no progress and no notes.", rich_help_panel=OUTPUT_PANEL),
 ]
+Report: TypeAlias = Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)]
 Simulations: TypeAlias = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Simulations at a time.  [dim]Default: one per core[/dim]"),

@@ -12,9 +12,9 @@ from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note_written, print_json, show
 from trimtab.cli.runs_progress import runs_progress
 from trimtab.cli.shared_options import (
-    OUTPUT_PANEL,
     Json,
     Quiet,
+    Report,
     Simulations,
     SimulationsOn,
     TraceRows,
@@ -86,7 +86,7 @@ def tune(
         typer.Option("--resume/--no-resume", help="Go on from the finished runs of an interrupted tuning."),
     ] = True,
     out: Annotated[Path, out_option()] = DEFAULT_OUT,
-    report: Annotated[bool, typer.Option(help="Write report.html.", rich_help_panel=OUTPUT_PANEL)] = True,
+    report: Report = True,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
