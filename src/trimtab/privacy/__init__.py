@@ -1,1 +1,1 @@
-"""Differential privacy (extra `private`): what releases cost, and noise; pure functions of numbers, arrays."""
+"""Differential privacy (extra `private`): what releases cost, and noise; functions of numbers and arrays."""
