@@ -38,4 +38,5 @@ def consistent(noisy: Counts, total: float) -> NDArray[np.float64]:
         return np.zeros(noisy.shape)
     shifts = (np.cumsum(counts) - total) / np.arange(1, len(counts) + 1)
     kept = int(np.flatnonzero(counts > shifts)[-1])
-    return np.maximum(noisy - shifts[kept], 0.0)
+    nearest: NDArray[np.float64] = np.maximum(noisy - shifts[kept], 0.0)
+    return nearest
