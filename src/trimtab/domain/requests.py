@@ -99,10 +99,12 @@ class Prefixes:
         """Number of different blocks."""
         return int(self.block_idx.max(initial=-1)) + 1
 
-    def of_first(self, count: int) -> Prefixes:
-        """Those of the first so many requests."""
-        blocks, first = self.block_idx[: self.first[count]], self.first[: count + 1]
-        return Prefixes(blocks, first, self.prompt_tokens[:count], self.block_tokens)
+    def taken(self, rows: NDArray[np.integer]) -> Prefixes:
+        """Those of these requests [n], in this order."""
+        begins, counts = self.first[rows], np.diff(self.first)[rows]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        at = np.repeat(begins - first[:-1], counts) + np.arange(first[-1])
+        return Prefixes(self.block_idx[at], first, self.prompt_tokens[rows], self.block_tokens)
 
 
 @dataclass(frozen=True)
@@ -129,21 +131,33 @@ class Requests:
 
     def first(self, count: int) -> Requests:
         """The first so many in order of arrival. Raises UsageError where some are runs of chains."""
+        return self.taken(np.arange(count), self.work["arrival_s"][:count])
+
+    def taken(self, rows: NDArray[np.integer], arrival_s: NDArray[np.float64]) -> Requests:
+        """These rows [n], which may repeat, as requests that arrive at these times [n], in order.
+
+        Deadlines and the times at which clients leave keep their distance. Raises UsageError where some are
+        runs of chains.
+        """
         if self.chains is not None:
             expected = "requests alone: the stages of runs have no order of arrival"
             raise UsageError("cannot be cut", field="chains", expected=expected)
 
-        def cut(column: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if column is None else column[:count]
+        def taken(column: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if column is None else column[rows]
 
+        work = self.work[rows]
+        later_s = arrival_s - work["arrival_s"]
+        work["serial"], work["arrival_s"], work["run_arrival_s"] = np.arange(len(rows)), arrival_s, arrival_s
+        work["deadline_s"] += later_s
         return replace(
             self,
-            work=self.work[:count],
-            truth=self.truth[:count],
-            leave_s=cut(self.leave_s),
-            prefixes=None if self.prefixes is None else self.prefixes.of_first(count),
-            content_idx=cut(self.content_idx),
-            shape_idx=cut(self.shape_idx),
+            work=work,
+            truth=self.truth[rows],
+            leave_s=None if self.leave_s is None else self.leave_s[rows] + later_s,
+            prefixes=None if self.prefixes is None else self.prefixes.taken(rows),
+            content_idx=taken(self.content_idx),
+            shape_idx=taken(self.shape_idx),
         )
 
 

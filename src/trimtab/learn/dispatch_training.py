@@ -17,7 +17,7 @@ from trimtab.learn.methods.corrected_scores import CorrectedScores
 from trimtab.learn.methods.dqn import Dqn
 from trimtab.learn.methods.learner import Learner
 from trimtab.learn.methods.ppo import Ppo
-from trimtab.learn.weight_search import POOL, Setting, WeightTraining, first_weights
+from trimtab.learn.weight_search import POOL, Setting, WeightTraining
 from trimtab.policies.learned.learned_dispatch import LearnedDispatch
 from trimtab.policies.shared.features import N_FEATURES
 
@@ -45,7 +45,7 @@ class DispatchTraining(WeightTraining):
         nodes = max(of.inputs(i).cluster.n_nodes for i in range(POOL))
         self._env = DispatchVectorEnv(_COPIES, of.scenario_of, nodes=nodes, seeds=range(POOL))
         spaces = self._env.single_observation_space, self._env.single_action_space
-        start, is_own = first_weights(setting.hidden, seed)
+        start, is_own = setting.first_weights()
 
         def network() -> CorrectedScores:
             return CorrectedScores(

@@ -20,6 +20,7 @@ from trimtab.engine.driver import Driver
 from trimtab.errors import UsageError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.build import RunInputs, build, scenario_workload
+from trimtab.learn.augmentation import UNCHANGED, Augmentation
 from trimtab.learn.generated_clusters import generated_cluster
 
 Floats = NDArray[np.float64]
@@ -73,23 +74,29 @@ class Workloads:
         scenario: None = generated clusters.
         requests: of a generated cluster.
         nodes: of a generated cluster, one of these; empty = as the family has them.
+        load: of a generated cluster; None = as the family has it.
+        augmentation: how each differs from the scenario or cluster that it is drawn from.
     """
 
     scenario: Scenario | None = None
     requests: int = 800
     nodes: tuple[int, ...] = ()
+    load: float | None = None
+    augmentation: Augmentation = UNCHANGED
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - as `inputs`
     def scenario_of(self, i: int) -> Scenario:
-        """The scenario of workload i."""
-        if self.scenario is not None:
-            return self.scenario
-        nodes = int(np.random.default_rng(i).choice(self.nodes)) if self.nodes else None
-        return generated_cluster(i, self.requests, nodes=nodes)
+        """The scenario of workload i. Raises UsageError for what the augmentation cannot vary."""
+        scenario = self.scenario
+        if scenario is None:
+            nodes = int(np.random.default_rng(i).choice(self.nodes)) if self.nodes else None
+            scenario = generated_cluster(i, self.requests, nodes=nodes, load=self.load)
+        return self.augmentation.scenario(scenario, i)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - workloads are few, and their inputs are small
     def inputs(self, i: int) -> RunInputs:
         """The inputs of workload i."""
-        return build(self.scenario_of(i), i)
+        return self.augmentation.inputs(build(self.scenario_of(i), i), i)
 
     def __str__(self) -> str:
         """In words."""

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.dense import n_weights
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.artifact import Artifact
+from trimtab.domain.artifact import NO_ARTIFACT, Artifact
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.policy import Decider
 from trimtab.domain.view import Memory, Plan, View, can_take, needs_of
 from trimtab.errors import UsageError
 from trimtab.learn.drawn_workloads import Figures, Floats, Objective, Workloads, figures_of, mapped, run_of
 from trimtab.learn.methods.evolution_strategies import EvolutionStrategies
+from trimtab.learn.similarity import STATISTICS_KEY, statistics_of, told_statistics
 from trimtab.policies import find
 from trimtab.policies.learned.learned_dispatch import LearnedDispatch
 from trimtab.policies.learned.learned_residual import LearnedResidual
@@ -32,7 +33,7 @@ from trimtab.policies.shared.features import (
     features_memory,
     fill_features,
 )
-from trimtab.policies.shared.learned_score import CorrectedPolicy, weights_artifact
+from trimtab.policies.shared.learned_score import CorrectedPolicy, vector_of, weights_artifact
 from trimtab.version import versions
 
 PolicyName = Literal["learned-residual", "learned-dispatch"]
@@ -67,12 +68,18 @@ class Setting:
     seed: int = 0
     method: Method = "es"
     decisions: int = 51_200  # in a generation, by the other methods
+    start: Artifact = NO_ARTIFACT  # weights to start from
+
+    @property
+    def samples_each(self) -> int:
+        """Samples of a generation: simulated runs by evolution strategies, decisions by the others."""
+        return 2 * self.pairs * _EACH if self.method == "es" else self.decisions
 
     def told(self) -> dict[str, Any]:
         """The values for a file."""
         others = ("decisions",) if self.method == "es" else ("pairs", "sigma", "rate")
-        apart = ("workloads", "objective", "method", *others)
-        own = {key: value for key, value in asdict(self).items() if key not in apart}
+        apart = ("workloads", "objective", "method", "start", *others)
+        own = {key: value for key, value in vars(self).items() if key not in apart}
         scenario = self.workloads.scenario
         return {
             "method": self.method,
@@ -81,7 +88,18 @@ class Setting:
             "workloads": str(self.workloads),
             "scenario_hash": None if scenario is None else scenario.hash(),
             "requests": self.workloads.requests,
+            "augment": str(self.workloads.augmentation) or None,
+            "start": self.start.sha256 if self.start else None,
         }
+
+    def first_weights(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """Weights that training starts with, and which of them it leaves as they are, [weights] each.
+
+        Without weights to start from they change nothing. Those stay at 0 then that read what nodes of a
+        group differ in: so policies may use an index of waits.
+        """
+        start, is_own = _first_weights(self.hidden, self.seed)
+        return (vector_of(self.start) if self.start else start), is_own
 
 
 class Generation(NamedTuple):
@@ -155,6 +173,7 @@ class WeightTraining(ABC):
             "policy": s.policy,
             "training": json.dumps({**s.told(), "generations": len(self.history)}),
             "versions": json.dumps(versions()),
+            STATISTICS_KEY: told_statistics(statistics_of(s.workloads, range(_RECORDED))),
         }
         return weights_artifact(name, weights, np.stack([least - slack, most + slack], axis=1), meta)
 
@@ -184,11 +203,8 @@ class WeightTraining(ABC):
         return Decider.of(POLICIES[self.setting.policy](artifact=_unranged(weights), in_range=False))
 
 
-def first_weights(hidden: int, seed: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Weights that change nothing, and which of them read what nodes of a group differ in, [weights] each.
-
-    Training leaves the latter at 0: then policies may use an index of waits.
-    """
+def _first_weights(hidden: int, seed: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Weights that change nothing, and which of them read what nodes of a group differ in, [weights] each."""
     draw = np.random.default_rng((seed, 1))
     n = n_weights(N_FEATURES, hidden)
     start, is_own = np.zeros(n), np.zeros(n, np.bool_)
@@ -206,7 +222,7 @@ class WeightSearch(WeightTraining):
     def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
         """As `WeightTraining`."""
         super().__init__(setting, pool)
-        start, is_own = first_weights(setting.hidden, setting.seed)
+        start, is_own = setting.first_weights()
         self._search = EvolutionStrategies(
             start, pairs=setting.pairs, sigma=setting.sigma, rate=setting.rate, seed=setting.seed
         )

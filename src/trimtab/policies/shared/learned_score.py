@@ -68,6 +68,12 @@ def weights_artifact(name: str, vector: Floats, ranges: Floats, meta: Mapping[st
     return Artifact(name, made, {**meta, VERSION_KEY: str(FEATURES_VERSION), "features": _names()})
 
 
+def vector_of(artifact: Artifact) -> Floats:
+    """The weights as `dense.forward` reads them, [weights]; without the ranges."""
+    arrays = weights_of(artifact)
+    return np.concatenate([arrays[key].ravel() for key in ARRAYS[:-1]])
+
+
 def hidden_of(weights: int) -> int:
     """How many hidden units a network of so many weights has."""
     return (weights - N_FEATURES) // (N_FEATURES + 2)
