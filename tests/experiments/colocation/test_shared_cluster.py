@@ -32,6 +32,7 @@ from trimtab.experiments.colocation.sharing_policies import (
     find_sharing,
 )
 from trimtab.experiments.kinds import load_any
+from trimtab.experiments.scenario.scenario_parts import Parts
 
 
 @cache
@@ -196,6 +197,38 @@ def test_pairs_that_are_not_measured_are_named(tmp_path: Path, pairs: bool, job_
         run_shared(
             inputs_of(jobs={"generate": generate}, request_measured_as=job_type), MuxFlow(), "interpreted"
         )
+
+
+def with_class(**changed: Any) -> dict[str, Any]:
+    requests: dict[str, Any] = small_shared()["requests"]
+    requests["classes"]["answer"].update(changed)
+    return {"requests": requests}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (with_class(slo_ttft_s=1), r"scenario: requests\.classes\.answer\.slo_ttft_s: is of tokens"),
+        (with_class(slo_s=-1), r"requests\.classes\.answer\.slo_s"),
+        ({"jobs": {}}, r"jobs: .*generate or trace"),
+        ({"serve_with": "none"}, r"scenario: serve_with: no such policy"),
+        ({"train_with": "none"}, r"scenario: train_with: no such allocator"),
+        ({"restart": "flat(seconds_s=-1)"}, r"scenario: restart: flat\.seconds_s: out of range"),
+    ],
+)
+def test_what_is_wrong_is_named_as_in_the_file(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(ScenarioError, match=told):
+        SHARED_KIND.build(SHARED_KIND.with_parts(load_any(small_shared(**changed)), Parts()), 0, None)
+
+
+def test_gpus_that_are_not_whole_are_named_as_in_the_file() -> None:
+    requests = small_shared()["requests"]
+    requests["cluster"]["types"]["gpu-node"]["accelerators"] = 0
+    made = SHARED_KIND.build(load_any(small_shared(requests=requests)), 0, None)
+    with pytest.raises(
+        ScenarioError, match=r"requests\.cluster\.types\.gpu-node\.accelerators: training needs"
+    ):
+        _ = made.training
 
 
 def test_guests_need_generated_jobs(tmp_path: Any) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from trimtab.errors import ScenarioError
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.colocation.shared_run import SharedInputs, SharedRecords, run_shared
-from trimtab.experiments.colocation.shared_scenario import SHARED_NODES, SharedScenario
+from trimtab.experiments.colocation.shared_scenario import SHARED_NODES, SharedScenario, fields_of_file
 from trimtab.experiments.colocation.sharing_policies import Sharing, canonical_sharing, find_sharing
 from trimtab.experiments.compare.kind import FigureChoice, Kind, Notice
 from trimtab.experiments.scenario.build import build
@@ -19,6 +19,8 @@ from trimtab.experiments.scenario.scenario_parts import Parts, ReadingBar
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.experiments.training.training_bounds import job_table
 from trimtab.metrics import Metric, compute
+from trimtab.policies import find
+from trimtab.training.allocator_catalogue import find_allocator, restart_cost_of
 from trimtab.training.compilation import compile_planning
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
         if load is not None:
             expected = "requests.workload.load and jobs.load in the file"
             raise ScenarioError("there are two loads", field="load", value=load, expected=expected)
+        _refuse_unknown(scenario)
         return scenario.replaced(policies=policies, seeds=seeds)
 
     def with_parts(self, base: SharedScenario | None, parts: Parts) -> SharedScenario:
@@ -162,7 +165,8 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
 
     def build(self, settings: SharedScenario, seed: int, load: float | None) -> SharedInputs:
         """Requests, jobs and nodes of a seed."""
-        serving = build(settings.requests.read_from(settings.known_as), seed)
+        with fields_of_file():
+            serving = build(settings.requests.read_from(settings.known_as), seed)
         return SharedInputs(settings, seed, serving, serving.offered_load)
 
     def run(self, inputs: SharedInputs, policy: str | Sharing, mode: str) -> SharedRecords:
@@ -197,6 +201,26 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
             "gained_gpu_hours compares with the static partition of the fewest serving nodes that attains as "
             f"much, or {settings.slo_target_frac:.1%}"
         ]
+
+
+def _refuse_unknown(scenario: SharedScenario) -> None:
+    """Raise ScenarioError for names of the file that nothing has."""
+    known: dict[str, Callable[[str], object]] = {
+        "serve_with": find,
+        "train_with": find_allocator,
+        "restart": restart_cost_of,
+    }
+    for field, find_part in known.items():
+        try:
+            find_part(getattr(scenario, field))
+        except UsageError as error:
+            inner = "" if error.field in (None, "policy", field) else f": {error.field}"
+            told: dict[str, Any] = {
+                "file": scenario.known_as,
+                "value": error.value,
+                "expected": error.expected,
+            }
+            raise ScenarioError(error.problem, field=f"{field}{inner}", **told) from error
 
 
 SHARED_KIND: Final[Shared] = Shared()

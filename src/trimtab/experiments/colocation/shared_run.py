@@ -25,7 +25,7 @@ from trimtab.experiments.colocation.round_companions import (
     RequestSide,
     slow_downs,
 )
-from trimtab.experiments.colocation.shared_scenario import SharedScenario
+from trimtab.experiments.colocation.shared_scenario import SharedScenario, fields_of_file
 from trimtab.experiments.colocation.sharing_policies import MuxFlow, Sharing
 from trimtab.experiments.scenario.build import RunInputs
 from trimtab.experiments.training.training_inputs import TrainingInputs, build_training
@@ -84,7 +84,8 @@ class SharedInputs:
             generate = jobs.generate.model_copy(update={"services": services})
             jobs = jobs.model_copy(update={"generate": generate})
         made = TrainingScenario(name=scenario.name, cluster=scenario.requests.cluster, jobs=jobs)
-        return build_training(made, self.seed)
+        with fields_of_file():
+            return build_training(made.read_from(scenario.known_as), self.seed)
 
     @cached_property
     def idle_gpu_hours(self) -> float:

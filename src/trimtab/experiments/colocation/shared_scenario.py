@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from trimtab.errors import ScenarioError
 from trimtab.experiments.scenario import Scenario
 from trimtab.experiments.scenario.scenario_files import ScenarioFiles
 from trimtab.experiments.scenario.spec.scenario import PolicyName, Seeds
@@ -42,12 +46,26 @@ class SharedScenario(ScenarioFile):
     sort_by: str = Field("training_gpu_hours", description="metric that the comparison is sorted by")
 
     @model_validator(mode="after")
-    def _has_pairs(self) -> SharedScenario:
+    def _has_jobs(self) -> SharedScenario:
         generate = self.jobs.generate
+        if generate is None and self.jobs.trace is None:
+            raise_field_errors([FieldError(("jobs",), None, "generate or trace in it")], "shared scenario")
         if self.request_measured_as and (generate is None or generate.pairs is None):
             wrong = FieldError(("request_measured_as",), self.request_measured_as, NO_PAIRS)
             raise_field_errors([wrong], "shared scenario")
         return self
+
+
+@contextmanager
+def fields_of_file() -> Iterator[None]:
+    """Context that names fields of the requests in ScenarioErrors as the file does: `requests.classes…`."""
+    try:
+        yield
+    except ScenarioError as error:
+        if re.split(r"[.\[]", error.field or "")[0] not in Scenario.model_fields:
+            raise
+        told: dict[str, Any] = {"file": error.file, "value": error.value, "expected": error.expected}
+        raise ScenarioError(error.problem, field=f"requests.{error.field}", **told) from error
 
 
 SHARED_NODES: Final = ScenarioFiles(SharedScenario, "trimtab.experiments.colocation", "requests and jobs")
