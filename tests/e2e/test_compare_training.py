@@ -42,6 +42,12 @@ def test_json_is_all_that_is_printed(cli, tmp_path, files) -> None:
     assert json.loads(result.stdout)["scenario"] == "trace"
 
 
+def test_a_limit_is_of_a_trace(cli) -> None:
+    generated = cli("compare", "elastic-training", "--limit", "10")
+    assert generated.exit_code == 2
+    assert "--limit: needs a trace" in generated.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

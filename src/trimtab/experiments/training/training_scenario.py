@@ -308,6 +308,9 @@ def resolve_training(base: TrainingScenario | None, parts: Parts) -> TrainingSce
         base = TrainingScenario(name=name, cluster=cluster, jobs=jobs)
     elif parts.trace is not None or parts.profiles is not None:
         base = base.model_copy(update={"jobs": _with_trace(base, parts.trace, parts.profiles)})
+    if parts.limit is not None and base.jobs.trace is None:
+        expected = "--trace FILE, or a scenario with a trace"
+        raise UsageError("needs a trace", field=parts.given.get("limit", "limit"), expected=expected)
     return base.with_overrides(
         load=parts.load, policies=parts.policies, seeds=parts.seeds, cluster=cluster, limit=parts.limit
     )
