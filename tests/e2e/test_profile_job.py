@@ -56,6 +56,20 @@ def test_losses_tell_when_a_job_has_converged(cli, tmp_path):
     assert "converges after" in done.stdout
 
 
+def test_a_loss_that_rises_never_converges_and_extrapolation_is_told(cli, tmp_path):
+    (tmp_path / "net.csv").write_text("global_batch_size,1,2\n32,10,18\n64,6,\n")
+    (tmp_path / "losses.csv").write_text("\n".join(["step,loss", *(f"{k},{k}" for k in range(1, 20))]))
+    told, _ = job(cli, "net.csv", "--losses", "losses.csv", "--gpus", "2,4")
+    assert told["convergence"]["steps"] is None
+    assert told["notes"] == [
+        "batch 32: measured on 1 to 2 GPUs; 4 extrapolated",
+        "batch 64: measured on 1 GPU; 2, 4 extrapolated",
+    ]
+    done = cli("profile", "job", "net.csv", "--losses", "losses.csv")
+    assert "the loss does not fall" in done.stdout
+    assert "note: batch 64: measured on 1 GPU; 2, 4, 8 extrapolated" in done.stderr
+
+
 def test_what_it_writes_is_the_estimate_of_a_comparison(cli, tmp_path):
     (tmp_path / "speeds").mkdir()
     (tmp_path / "speeds" / "net.csv").write_text(SPEEDS.replace(",,", ",30,").replace("19,", "19,33"))
@@ -93,9 +107,20 @@ def test_a_torch_module_by_its_graph_and_by_runs(cli, tmp_path):
     done = cli("profile", "job", "nets_of_a_test:Branch", *options)
     assert done.exit_code == 2
     assert "operator item" in done.stderr
-    done = cli("profile", "job", "nets_of_a_test:Net", "--input", "65", "--way", "runs")
-    assert done.exit_code == 2
-    assert "does not run: RuntimeError" in done.stderr
+    for wrong, told in (
+        (("--input", "65", "--way", "runs"), "does not run: RuntimeError"),
+        (("--input", "0x64"), "no shape of a sample (got '0x64'); expected numbers above 0"),
+        (("--input", f"{10**20}"), "no memory for so large an input"),
+        (("--input", "64", "--batch", "1", "--gpus", "2"), "no batch that GPUs can share (got [1])"),
+        (
+            ("--input", "64", "--measured", "nets_of_a_test.py"),
+            "nets_of_a_test.py: no measured steps; expected",
+        ),
+        (("--input", "64", "--measured", "."), ".: can't be read: Is a directory"),
+    ):
+        done = cli("profile", "job", "nets_of_a_test:Net", *wrong)
+        assert done.exit_code == 2
+        assert told in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,7 +130,15 @@ def test_a_torch_module_by_its_graph_and_by_runs(cli, tmp_path):
         (("net.csv", "--batch", "48"), "of 32, 64, which were measured"),
         (("net.csv", "--gpus", "1,x"), "--gpus: no numbers (got '1,x')"),
         (("net.csv", "--way", "graph"), "way: no way of a file (got 'graph')"),
-        (("net.csv", "--losses", "net.csv"), "a CSV file with the columns step and loss"),
+        (("net.csv", "--gpus", "1000000000"), "expected whole numbers from 1 to 100,000"),
+        (("net.csv", "--gpus", "²"), "--gpus: no numbers"),
+        (
+            ("net.csv", "--losses", "net.csv"),
+            "net.csv: no losses; expected a CSV file with the columns step and",
+        ),
+        (("net.csv", "--losses", "."), ".: can't be read: Is a directory"),
+        (("net.csv", "--losses", "back.csv"), "steps that do not grow"),
+        (("net.csv", "--losses", "below.csv"), "below.csv: no losses (got -6.0); expected numbers above 0"),
         (("net.csv", "--input", "3"), "--input: has no meaning for a file"),
         (("net.csv", "--measure", "mine.json"), "--measure: has no meaning for a file"),
         (("json:dumps",), "no torch module"),
@@ -116,6 +149,9 @@ def test_wrong_input_is_told(cli, tmp_path, arguments, told):
     if ":" in arguments[0]:
         pytest.importorskip("torch", reason="needs the extra learn")
     (tmp_path / "net.csv").write_text(SPEEDS)
+    for name, step, loss in (("back", -1, 1), ("below", 1, -1)):
+        rows = [f"{step * k},{loss * k}" for k in range(1, 7)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["step,loss", *rows]))
     done = cli("profile", "job", *arguments)
     assert done.exit_code == 2, done.stdout
     assert told in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +13,12 @@ import typer
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, show, where
 from trimtab.cli.shared_options import Json, Quiet
+from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.experiments.training.job_speeds import Convergence, JobSpeeds
+
+MOST_GPUS, MOST_SAMPLES = 100_000, 1_000_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -115,7 +119,8 @@ def job(
 
     for path in filter(None, (out, measure)):
         check_file(path)
-    counts, batches = _numbers("gpus", gpus), _numbers("batch", batch) if batch else []
+    counts = _numbers("gpus", gpus, MOST_GPUS)
+    batches = _numbers("batch", batch, MOST_SAMPLES) if batch else []
     if ":" in given and not os.path.exists(given):
         from trimtab.learn.module_speeds import speeds_of_module
 
@@ -131,12 +136,14 @@ def job(
     if out is not None:
         write_text(out, speeds.csv_text())
     if json:
-        told = {"job": speeds.name, "way": speeds.way, "steps": speeds.rows()}
+        told = {"job": speeds.name, "way": speeds.way, "steps": speeds.rows(), "notes": list(speeds.notes)}
         print_json(told | ({} if converged is None else {"convergence": _told(converged)}))
         return
     _show(speeds)
     if converged is not None:
         _show_convergence(converged, speeds)
+    for text in speeds.notes:
+        note(f"note: {text}", quiet=quiet)
     for path in filter(None, (out, measure)):
         note(where(path, path.stat().st_size), quiet=quiet)
 
@@ -149,12 +156,12 @@ def _refuse_of_module(options: dict[str, object]) -> None:
             raise UsageError("has no meaning for a file", field=f"--{option}", expected="a torch module")
 
 
-def _numbers(field: str, text: str) -> list[int]:
+def _numbers(field: str, text: str, most: int) -> list[int]:
     from trimtab.errors import UsageError
 
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        expected = "whole numbers above 0 with commas between, such as 1,2,4"
+    if not all(re.fullmatch(r"[0-9]{1,10}", part) and 0 < int(part) <= most for part in parts):
+        expected = f"whole numbers from 1 to {most:,} with commas between, such as 1,2,4"
         raise UsageError("no numbers", field=f"--{field}", value=text, expected=expected)
     return sorted({int(part) for part in parts})
 
@@ -178,14 +185,14 @@ def _show_convergence(found: Convergence, speeds: JobSpeeds) -> None:
         f"loss(k) = 1 / ({curve.slope:.4g} k + {curve.start:.4g}) + {curve.floor:.4g}; a fit of the first "
         f"half misses the second by {100 * found.second_half_error:.1f} %"
     )
-    fastest = min(speeds.rows(), key=lambda row: float(row["seconds"]), default=None)
-    if not math.isfinite(found.steps) or fastest is None:
-        show("it never converges")
+    if not math.isfinite(found.steps):
+        show("the loss does not fall: when it converges can't be told")
         return
+    fastest = min(speeds.rows(), key=lambda row: float(row["seconds"]))
     hours = found.steps * fastest["seconds"] / 3600
     show(
-        f"converges after {found.steps:,.0f} steps: {hours:.3g} h with batch {fastest['batch']} on "
-        f"{fastest['gpus']} GPUs"
+        f"converges after {counted(round(found.steps), 'step')}: {hours:.3g} h with batch "
+        f"{fastest['batch']} on {counted(fastest['gpus'], 'GPU')}"
     )
 
 

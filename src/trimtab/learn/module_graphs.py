@@ -78,15 +78,15 @@ def inputs_of(module: Any, shapes: Sequence[str], batch: int) -> tuple[Any, ...]
 
 
 def _input_of(shape: str, batch: int) -> Any:
-    found = re.fullmatch(r"(\d+(?:x\d+)*)(?::(\w+))?", shape)
+    found = re.fullmatch(r"([1-9]\d*(?:x[1-9]\d*)*)(?::(\w+))?", shape)
     dtype = getattr(torch, (found and found[2]) or "float32", None)
     if found is None or not isinstance(dtype, torch.dtype):
-        expected = "numbers joined by x, and a type of torch, such as 3x32x32 or 128:int64"
+        expected = "numbers above 0 joined by x, and a type of torch, such as 3x32x32 or 128:int64"
         raise UsageError("no shape of a sample", field="input", value=shape, expected=expected)
     size = (batch, *(int(n) for n in found[1].split("x")))
     try:
         return torch.rand(size, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
-    except RuntimeError:
+    except (RuntimeError, TypeError):  # the latter for a number beyond 64 bits
         raise UsageError("no memory for so large an input", field="input", value=shape) from None
 
 

@@ -41,6 +41,9 @@ def speeds_of_module(
     others = [] if way == "runs" else read_steps(measured or BUILTIN)
     module, name = load_module(named), named.rpartition(":")[2]
     local = sorted({batch // n for batch in batches for n in gpus if batch % n == 0})
+    if not local:
+        expected = "a multiple of one of --gpus: each has the same part of it"
+        raise UsageError("no batch that GPUs can share", field="batch", value=batches, expected=expected)
     run = (
         [measured_step(module, inputs_of(module, shapes, b), name) for b in _ends(local)]
         if (way == "runs" or measure is not None)

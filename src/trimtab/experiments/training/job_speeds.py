@@ -6,6 +6,7 @@ Of a file of profiled speeds: the ways are those that predict a curve from some 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.domain.training_jobs import Floats
+from trimtab.domain.training_jobs import Floats, Ints
 from trimtab.errors import TraceError, UsageError
 from trimtab.traces.scaling_profiles import BATCH_COLUMN, read_scaling_profiles
 from trimtab.training.performance.estimated_table import CURVE_MODELS, curve_samples
 from trimtab.training.performance.optimus_convergence import LossCurve, fit_loss
 from trimtab.training.performance.profiled_runs import Samples, percentage_error
+from trimtab.words import counted
 
 FILE_WAYS: Final = {"runs": "profiled-runs", "formula": "optimus-speed", "metadata": "job-metadata"}
 
@@ -32,6 +34,7 @@ class JobSpeeds:
     batches: tuple[int, ...]
     gpus: tuple[int, ...]
     seconds: Floats  # [batches, gpus]; nan = nothing can be told
+    notes: tuple[str, ...] = ()  # what is no measurement
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each batch and number of GPUs of which something can be told."""
@@ -79,15 +82,28 @@ def speeds_of_file(path: Path, way: str, gpus: Sequence[int], batches: Sequence[
         measured = ", ".join(f"{b:g}" for b in table.batches[table.curve_idx[own] >= 0])
         expected = f"of {measured}, which were measured, or --way metadata"
         raise UsageError("nothing is known of these batches", field="batch", value=batches, expected=expected)
-    return JobSpeeds(path.stem, way, tuple(batches), tuple(gpus), seconds)
+    notes = tuple(
+        _extrapolated(batch, table.levels[table.rate_per_s[0, at] > 0], gpus)
+        for batch, at in zip(batches, curve, strict=True)
+        if at >= 0
+    )
+    return JobSpeeds(path.stem, way, tuple(batches), tuple(gpus), seconds, tuple(filter(None, notes)))
+
+
+def _extrapolated(batch: int, measured: Ints, gpus: Sequence[int]) -> str:
+    """A note of the numbers of GPUs beyond those that were measured; empty without any."""
+    least, most = int(measured[0]), int(measured[-1])
+    beyond = ", ".join(str(n) for n in gpus if not least <= n <= most)
+    on = counted(least, "GPU") if least == most else f"{least} to {counted(most, 'GPU')}"
+    return f"batch {batch}: measured on {on}; {beyond} extrapolated" if beyond else ""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """A loss that falls."""
+    """A loss over steps."""
 
     curve: LossCurve
-    steps: float  # until it has converged; inf = never
+    steps: float  # until it has converged; inf = it does not fall
     second_half_error: float  # of a fit of the first half, as a fraction
 
 
@@ -100,13 +116,19 @@ def convergence_of(path: Path, fall: float) -> Convergence:
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             rows = [(float(row["step"]), float(row["loss"])) for row in csv.DictReader(stream)]
-    except (OSError, KeyError, ValueError, TypeError) as why:
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as why:
+        problem = f"can't be read: {why.strerror}" if isinstance(why, OSError) else "no losses"
         expected = "a CSV file with the columns step and loss, numbers"
-        raise TraceError(f"no losses: {why!r}", file=str(path), expected=expected) from None
+        raise TraceError(problem, file=str(path), expected=expected) from None
     if len(rows) < 6:
         raise TraceError("too few losses", file=str(path), value=len(rows), expected="6 rows or more")
     steps, losses = (np.array(column) for column in zip(*rows, strict=True))
+    if not (np.isfinite(steps).all() and (np.diff(steps) > 0).all()):
+        raise TraceError("steps that do not grow", file=str(path), expected="each step above the one before")
+    if not (np.isfinite(losses).all() and (losses > 0).all()):
+        raise TraceError("no losses", file=str(path), value=float(losses.min()), expected="numbers above 0")
     half = len(rows) // 2
     early, curve = fit_loss(steps[:half], losses[:half]), fit_loss(steps, losses)
     error = percentage_error(early.loss(steps[half:]), losses[half:])
-    return Convergence(curve, curve.steps_to_converge(fall, float(np.ptp(steps)) / 10), error)
+    after = curve.steps_to_converge(fall, float(np.ptp(steps)) / 10) if curve.slope > 0 else math.inf
+    return Convergence(curve, after, error)

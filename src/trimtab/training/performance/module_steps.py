@@ -173,8 +173,9 @@ def read_steps(path: Path) -> list[ModuleStep]:
             for row in rows
         ]  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"can't be read: {error.strerror}" if isinstance(error, OSError) else "no measured steps"
         expected = "measured steps that `trimtab profile job --measure FILE` wrote"
-        raise TraceError(f"no measured steps: {error!r}", file=str(path), expected=expected) from None
+        raise TraceError(problem, file=str(path), expected=expected) from None
 
 
 def write_steps(path: Path, steps: Sequence[ModuleStep]) -> None:
