@@ -85,6 +85,8 @@ def test_the_gateway_takes_it_from_its_folder(cli: Cli, tmp_path: Path) -> None:
         (("llm-chat", "--objective", "speed"), ("--objective", "'speed'", "METRIC")),
         (("llm-chat", "--policy", "random"), ("policy", "'random'", "says its range")),
         (("none.csv",), ("TRACE|SCENARIO", "'none.csv'", "aigc-images")),
+        (("llm-chat", "--candidates", "2"), ("--candidates: too few (got 2)", "at least 6")),
+        (("llm-chat", "--candidates", "-1"), ("--candidates: too few (got -1)", "at least 6")),
         (("llm-chat", "--policy", "bad.yaml"), ("bad.yaml", "policy", "names no policy")),
     ],
 )

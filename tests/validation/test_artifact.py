@@ -71,6 +71,7 @@ F8 = {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}
         ((20_000).to_bytes(8, "little") + b"[" * 20_000, "header that is no JSON"),
         ((15).to_bytes(8, "little") + b'{"a":1,"a":[2]}', "a key comes twice"),
         (as_file([1]), "no table of arrays"),
+        (as_file({"__metadata__": {"policy": "learned-residual"}}), "has no arrays"),
         (as_file({"__metadata__": {"k": 1}}), "__metadata__: is not text"),
         (as_file({"a": 3}), "a: has a type that is not read"),
         (as_file({"a": {**F8, "dtype": "BF16"}}, bytes(8)), "'BF16'.*expected F64, F32, I64"),

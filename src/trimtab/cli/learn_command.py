@@ -18,6 +18,7 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from trimtab.domain.artifact import Artifact
     from trimtab.experiments.scenario import Scenario
     from trimtab.learn.judgement import Change, Judged
     from trimtab.learn.weight_search import Method, PolicyName
@@ -134,23 +135,30 @@ def train(
         from trimtab.learn.dispatch_training import DispatchTraining
 
         trained = DispatchTraining
-    check_writable(out)
-    checkpoint = out / CHECKPOINT
+    checkpoint, results = out / CHECKPOINT, (WEIGHTS, REPORT) if report else (WEIGHTS,)
+    check_writable(out, (CHECKPOINT, *results))
+    if not checkpoint.exists():
+        _refuse_results(out, results)
     with processes(jobs) as pool, progress_bar(f"training {policy}", quiet=quiet or json) as progress:
         search = trained(setting, pool)
         if resume and checkpoint.exists():
             search.restore(_arrays(checkpoint), str(checkpoint))
-        with event_file(out) as write:
-            try:
+        try:
+            with event_file(out, is_first=not search.history) as write:
                 while not search.is_over:
                     made = search.step()
                     write(made.number, {"loss": made.loss, "best": made.best})
                     progress(made.number, generations)
                     if made.number % KEEP_EACH == 0:
                         write_bytes(checkpoint, _packed(search.checkpoint()))
-            finally:
-                write_bytes(checkpoint, _packed(search.checkpoint()))
-        artifact = search.artifact(policy)
+            artifact = search.artifact(policy)
+        except KeyboardInterrupt as interrupt:
+            again = "the same command" if resume else "the same command without --no-resume"
+            kept = f"{len(search.history)} of {counted(generations, 'generation')}"
+            interrupt.add_note(f"{kept} are in {checkpoint}; {again} continues from there")
+            raise
+        finally:
+            write_bytes(checkpoint, _packed(search.checkpoint()))
     write_bytes(out / WEIGHTS, artifact.content())
     if report:
         curves = {"loss": [g.loss for g in search.history], "best": [g.best for g in search.history]}
@@ -169,7 +177,7 @@ def train(
         print_json({**setting.told(), "loss": loss, "weights": str(out / WEIGHTS), "sha256": artifact.sha256})
         return
     print(f"{policy}: loss {loss:+.4f} in the last {counted(len(last), 'generation')}; below 0 is better")
-    for name in (WEIGHTS, REPORT) if report else (WEIGHTS,):
+    for name in results:
         note(where(out / name, (out / name).stat().st_size), quiet=quiet)
     note(f"judge it on workloads that it never saw: trimtab learn evaluate {out / WEIGHTS}", quiet=quiet)
 
@@ -199,7 +207,7 @@ def evaluate(
     from trimtab.learn.drawn_workloads import Workloads, processes
     from trimtab.learn.judgement import UNSEEN, judged
 
-    policy = _trained_policy(Artifact.read(str(weights)).meta.get("policy", ""))
+    policy = _policy_of(Artifact.read(str(weights)))
     given = f"artifact={weights}"
     policies = [f"{policy}({given})", f"{policy}({given},bound=inf,in_range=false)", *BESIDE]
     if policy == "learned-residual":
@@ -242,7 +250,7 @@ def export(
         )
         raise UsageError("has no weights", file=str(folder), field=WEIGHTS, expected=expected)
     artifact = Artifact.read(str(folder / WEIGHTS))
-    policy = _trained_policy(artifact.meta.get("policy", ""))
+    policy = _policy_of(artifact)
     POLICIES[policy](artifact=artifact)  # refuses weights of another version
     write_bytes(out, artifact.content())
     note(where(out, out.stat().st_size), quiet=quiet)
@@ -261,17 +269,36 @@ def _trained_policy(name: str) -> PolicyName:
     return _one_of(POLICIES, name, "--policy", "takes no weights")
 
 
+def _policy_of(artifact: Artifact) -> PolicyName:
+    from trimtab.learn.weight_search import POLICIES
+
+    told = artifact.meta.get("policy", "nothing")
+    return _one_of(POLICIES, told, "policy", "was trained for something else", artifact.path)
+
+
 def _method(name: str) -> Method:
     return _one_of(DEFAULT_OBJECTIVE, name, "--method", "is no method")
 
 
-def _one_of(known: Iterable[Known], name: str, option: str, problem: str) -> Known:
+def _one_of(known: Iterable[Known], name: str, field: str, problem: str, file: str | None = None) -> Known:
     from trimtab.errors import UsageError
 
     for one in known:
         if name == one:
             return one
-    raise UsageError(problem, field=option, value=name, expected=f"one of {', '.join(known)}")
+    raise UsageError(problem, file=file, field=field, value=name, expected=f"one of {', '.join(known)}")
+
+
+def _refuse_results(out: Path, names: Iterable[str]) -> None:
+    """Raise UsageError for a folder with such files."""
+    from trimtab.errors import UsageError
+
+    for name in names:
+        if (out / name).exists():
+            expected = "a new folder, or one of `trimtab learn train`"
+            raise UsageError(
+                f"has a {name} of something else", field="out", value=str(out), expected=expected
+            )
 
 
 def _packed(arrays: dict[str, Any]) -> bytes:
@@ -303,8 +330,9 @@ def _judged_table(found: list[Judged]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for k, column in enumerate(("policy", "mean %", "p99 %", "worst mean %", "more than 5 % worse")):
-        table.add_column(column, justify="right" if k else "left")
+    table.add_column("policy", overflow="fold")
+    for column in ("mean %", "p99 %", "worst\nmean %", "more than\n5 % worse"):
+        table.add_column(column, justify="right", no_wrap=True)
     for one in found:
         share = f"{100 * one.worse_share:.0f} %"
         table.add_row(one.policy, _text(one.mean), _text(one.p99), f"{100 * one.mean.worst_frac:+.0f}", share)
@@ -312,4 +340,4 @@ def _judged_table(found: list[Judged]) -> Table:
 
 
 def _text(change: Change) -> str:
-    return f"{100 * change.frac:+.1f} ({100 * change.low_frac:+.1f} to {100 * change.high_frac:+.1f})"
+    return f"{100 * change.frac:+.1f}\n({100 * change.low_frac:+.1f} to {100 * change.high_frac:+.1f})"

@@ -76,7 +76,7 @@ def tune(
         ),
     ] = DEFAULT_OBJECTIVE,
     candidates: Annotated[
-        int, typer.Option("--candidates", min=1, help="Candidates of the first of four rounds.")
+        int, typer.Option("--candidates", help="Candidates of the first of four rounds, 6 or more.")
     ] = 96,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of all runs.")] = 0,
     jobs: Simulations = None,

@@ -76,6 +76,8 @@ class Artifact:
         except OSError as error:
             raise _problem(path, field, f"can't be read: {error.strerror}") from error
         arrays, meta = _parsed(content, path, field)
+        if not arrays:
+            raise _problem(path, field, "has no arrays")
         return cls(Path(path).stem, arrays, meta, path)
 
     def content(self) -> bytes:

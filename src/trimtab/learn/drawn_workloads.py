@@ -52,7 +52,12 @@ class Objective:
             if match is None or match["metric"] not in Figures._fields:
                 expected = f"METRIC or WEIGHT*METRIC joined by +, of {', '.join(Figures._fields)}"
                 raise UsageError("names no metric", field="--objective", value=part, expected=expected)
-            found.append((match["metric"], float(match["weight"] or 1.0)))
+            weight = float(match["weight"] or 1.0)
+            if not 0.0 < weight < math.inf:
+                raise UsageError(
+                    "weighs nothing", field="--objective", value=part, expected="a weight above 0"
+                )
+            found.append((match["metric"], weight))
         return cls(tuple(found))
 
     def loss(self, found: Figures, base: Figures) -> float:

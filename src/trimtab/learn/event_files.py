@@ -13,8 +13,13 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 @contextmanager
-def event_file(folder: Path) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
-    """A new event file in a folder, as a function of a step and its values by name."""
+def event_file(folder: Path, *, is_first: bool) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """A new event file in a folder, as a function of a step and its values by name.
+
+    `is_first`: those of earlier trainings there go.
+    """
+    for earlier in folder.glob("events.out.tfevents.*") if is_first else ():
+        earlier.unlink()
     writer = EventFileWriter(str(folder))
 
     def write(step: int, values: Mapping[str, float]) -> None:

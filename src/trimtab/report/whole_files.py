@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,14 +16,22 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write `content` to `path` atomically. Raises UsageError on failure."""
+    """Write `content` to `path` atomically; leaves nothing else. Raises UsageError on failure."""
     with refusals_of(path):
-        stage_bytes(path, content).replace(path)
+        part = stage_bytes(path, content)
+        try:
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     return path
 
 
-def check_writable(folder: Path) -> None:
-    """Check, before any work, that results can be written there; leaves no file. Raises UsageError."""
+def check_writable(folder: Path, names: Iterable[str] = ()) -> None:
+    """Check, before any work, that results can be written there, so named; leaves none. Raises UsageError."""
+    for name in names:
+        with refusals_of(folder / name):
+            if (folder / name).is_dir():
+                raise IsADirectoryError(None, "Is a directory")
     with refusals_of(folder):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
