@@ -20,6 +20,8 @@ VERSION: Final = 1
 RecordName = Literal["head", "state", "estimates", "signals", "use", "node", "plan", "load", "dropped"]
 NodeEvent = Literal["up", "down", "drained", "added", "removed", "capacity"]
 NODE_EVENTS: Final = get_args(NodeEvent)
+Redaction = Literal["none", "pseudonyms", "coarse", "unlinked"]
+"""What a recording leaves out of requests, least first (`gateway.record.redaction`)."""
 
 NOTE_START: Final = b'{"record"'
 """How every line begins that is no request."""
@@ -45,11 +47,11 @@ RequestRow = TypedDict(
         "estimate_s": float | None,  # of its service, on the node that served it
         "kind": str,
         "class": str,
-        "model": str,
+        "model": str,  # "" where no node has listed it: the name is what a client wrote
         "adapter": str,
         "units": float,  # as estimated on arrival
         "actual_units": float,
-        "tenant": str,  # a pseudonym
+        "tenant": str,  # a pseudonym, unless the head's `redact` says none
         "priority": int,
         "deadline_s": float,
         "images": int,
@@ -98,9 +100,10 @@ class ClassRow(TypedDict):
     served_by: Sequence[int] | None  # positions of nodes; None = all of the types above
 
 
-def new_recording_id() -> str:
-    """Start time and a random part, so that two starts within a second give two recordings."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+def new_recording_id(grain_s: int = 1) -> str:
+    """Start time, rounded down to `grain_s`, and a random part: two starts give two recordings."""
+    start_s = time.time() // grain_s * grain_s
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(start_s))}-{secrets.token_hex(4)}"
 
 
 def file_name(recording: str, worker: int, number: int) -> str:

@@ -36,7 +36,8 @@ from trimtab.gateway.model import (
 )
 from trimtab.gateway.record.pseudonyms import Numbers, Pseudonyms
 from trimtab.gateway.record.recorded_rows import Snapshot
-from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings
+from trimtab.gateway.record.recorder import LINES_FROM, Recorder, RecordSettings, RotatedFiles
+from trimtab.traces import read_trace
 from trimtab.traces.gateway_format import ClassRow
 
 CHAT = Endpoint("/v1/chat/completions", ("POST",), Kind.CHAT, replayable=True)
@@ -250,6 +251,96 @@ def test_rotation_keeps_the_newest_files_each_readable_alone(tmp_path: Path) -> 
         first = json.loads(path.read_text().splitlines()[0])
         assert first["record"] == "head"
         assert path.stat().st_size < 2 * 5000
+
+
+@pytest.mark.parametrize(
+    ("redact", "tenant", "has_links", "arrival_s", "tokens"),
+    [
+        ("none", "alice", True, 1.25, 48),
+        ("pseudonyms", None, True, 1.25, 48),
+        ("coarse", None, True, 1.0, 120),
+        ("unlinked", "", False, 1.0, 120),
+    ],
+)
+def test_profiles_leave_what_they_say(
+    tmp_path: Path, redact: Any, tenant: str | None, *, has_links: bool, arrival_s: float, tokens: int
+) -> None:
+    used = Usage(48 if arrival_s == 1.25 else 123, 96, 16)
+    _, lines = recorded(tmp_path, [exchange(1.25, usage=used) for _ in range(2)], redact=redact)
+    row = requests_of(lines)[0]
+    assert ("session" in row, "prefix_blocks" in row) == (has_links, has_links)
+    assert (row["arrival_s"], row["prompt_tokens"]) == (arrival_s, tokens)
+    assert lines[0]["redact"] == redact
+    assert lines[0]["started_utc"].endswith(":00:00Z") or arrival_s == 1.25
+    text = "".join(path.read_text() for path in files(tmp_path))
+    assert ("alice" in text) == (redact == "none")
+    assert not [secret for secret in SECRETS if secret in text and secret != "alice"]
+    if tenant is not None:
+        assert row.get("tenant", "") == tenant
+
+
+async def test_a_model_that_no_node_lists_is_not_named(tmp_path: Path) -> None:
+    recorder = Recorder(RecordSettings(tmp_path), snapshot, Clock(), lists={"m"}.__contains__)
+    await recorder.open()
+    recorder.ended([exchange(), exchange(facts=Facts("hello world"))])
+    await recorder.close()
+    lines = [json.loads(row) for row in files(tmp_path)[0].read_text().splitlines()]
+    assert [row["model"] for row in requests_of(lines)] == ["m", ""]
+
+
+def aged(path: Path, days: float) -> Path:
+    then_s = path.stat().st_mtime - days * 86_400.0
+    os.utime(path, (then_s, then_s))
+    return path
+
+
+def test_old_files_go_as_a_whole_and_what_is_left_is_read(tmp_path: Path) -> None:
+    many = [exchange(float(k), k + 2.0) for k in range(60)]
+    recorded(tmp_path, many, per_flush=10, max_bytes=3000)
+    before = files(tmp_path)
+    for path in before[:2]:
+        aged(path, 9.5)
+    aged(before[2], 8.5)  # its first request is at most a day older
+    (tmp_path / "notes.txt").write_text("{}")
+    aged(tmp_path / "notes.txt", 99.0)
+    _, lines = recorded(tmp_path, [exchange()], keep_s=10 * 86_400.0, max_files=99)
+    left = files(tmp_path)
+    assert [path for path in before if path in left] == before[2:]
+    assert (tmp_path / "notes.txt").exists()
+    assert len([row for row in lines if row.get("record") == "head"]) == len(left) - 1
+    rest = [json.loads(line) for path in before[2:] for line in path.read_text().splitlines()]
+    ended = [row for row in requests_of(rest) if row["finish_s"] >= rest[0]["at_s"]]
+    assert read_trace(before[2]).table.height == len(ended) > 20
+
+
+def test_files_are_deleted_down_to_a_size_but_never_one_that_is_written_to(tmp_path: Path) -> None:
+    recorded(tmp_path, [exchange(float(k), k + 2.0) for k in range(60)], per_flush=10, max_bytes=3000)
+    before = files(tmp_path)
+    other = RotatedFiles(RecordSettings(tmp_path), "20200101T000000Z-00000000")
+    other.write(b"{}\n", b"{}\n")  # another process, whose recording is older than all others
+    other.delete_old()
+    assert other.path.exists()
+    sizes = [path.stat().st_size for path in before]
+    room = 3000 + sizes[-1] + sizes[-2]  # for the file that is begun, and two
+    recorded(tmp_path, [exchange()], keep_bytes=room, max_bytes=3000, max_files=99)
+    left = files(tmp_path)
+    assert [path for path in before if path in left] == before[-2:]
+    assert other.path.exists()
+    other.close()  # as if it was killed: its lock has gone
+    recorded(tmp_path, [exchange()], max_files=1)
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_file_is_short_enough_for_the_days_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1e9]
+    monkeypatch.setattr("trimtab.gateway.record.recorder.time.time", lambda: now_s[0])
+    kept = RotatedFiles(RecordSettings(tmp_path, keep_s=1000.0), "20200101T000000Z-00000000")
+    kept.write(b"{}\n", b"{}\n")
+    now_s[0] += 99.0
+    assert not kept.needs_head()
+    now_s[0] += 1.0
+    assert kept.needs_head()
+    kept.close()
 
 
 def test_too_fast_traffic_is_dropped_and_counted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 
 from trimtab.gateway.config import GatewayConfig
@@ -17,7 +18,7 @@ from trimtab.gateway.nodes.health_rule import SlowStartOptions
 from trimtab.gateway.nodes.outlier_ejection import EjectionOptions
 from trimtab.gateway.nodes.polling import PollingOptions
 from trimtab.gateway.picker.picker_settings import PickerSettings
-from trimtab.gateway.record.recorder import RecordSettings
+from trimtab.gateway.record.recorder import DAY_S, MOST_FILES, RecordSettings
 from trimtab.gateway.tenancy.tenants import Prices, TokenPrice
 from trimtab.live.program_host import NodeSource
 
@@ -144,7 +145,15 @@ def record_settings(config: GatewayConfig) -> RecordSettings | None:
     record = config.record
     if record is None:
         return None
-    return RecordSettings(record.folder, int(record.rotate_mib * MIB), record.max_files)
+    is_bounded = record.keep_days is not None or record.keep_gib is not None
+    return RecordSettings(
+        record.folder,
+        max_bytes=int(record.rotate_mib * MIB),
+        max_files=record.max_files or (sys.maxsize if is_bounded else MOST_FILES),
+        keep_s=inf if record.keep_days is None else record.keep_days * DAY_S,
+        keep_bytes=inf if record.keep_gib is None else record.keep_gib * 1024 * MIB,
+        redact=record.redact,
+    )
 
 
 def pods_source(entry: KubernetesEntry) -> NodeSource:

@@ -43,6 +43,7 @@ def new_recorder(
         fleet.loop.time,
         candidates_of=candidates,
         adapter_of=dispatcher.registry.adapter_of,
+        lists=dispatcher.registry.lists,
         signals=lambda: signals_of(dispatcher, tenants),
     )
 

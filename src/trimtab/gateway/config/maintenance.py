@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import platformdirs
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from trimtab.gateway.config.types import Count, EnvName, FilePath, Url
+from trimtab.traces.gateway_format import Redaction
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 
 _STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
@@ -50,8 +51,32 @@ class RecordSpec(Spec):
     """Recording of traffic as a trace: sizes, times and decisions, never content."""
 
     folder: FilePath = Field(description="folder of the files")
+    redact: Redaction = Field(
+        "pseudonyms",
+        description="none: tenants by name; pseudonyms; coarse: times and sizes rounded too; "
+        "unlinked: without tenants, sessions and prompts' prefixes too",
+    )
     rotate_mib: Positive = Field(64.0, description="size at which a new file starts")
-    max_files: Count = Field(16, description="files to keep; the oldest are deleted")
+    max_files: Count | None = Field(
+        None,
+        description="files to keep, the oldest are deleted; default: 16; none beside keep_days or keep_gib",
+    )
+    keep_days: Positive | None = Field(
+        None, description="days after which requests are deleted, by whole files"
+    )
+    keep_gib: Positive | None = Field(
+        None, description="size of all files, beyond which the oldest are deleted"
+    )
+
+    @field_validator("keep_gib")
+    @classmethod
+    def _holds_a_file(cls, keep_gib: float | None, info: ValidationInfo) -> float | None:
+        least_gib = info.data.get("rotate_mib", 0.0) / 1024.0
+        if keep_gib is not None and keep_gib < 2.0 * least_gib:
+            raise ValueError(
+                f"at least {2.0 * least_gib:g}, two files of rotate_mib, or a smaller rotate_mib"
+            )
+        return keep_gib
 
 
 class StoreSpec(Spec):

@@ -102,9 +102,7 @@ class Registry:
 
     def known(self, model: str) -> bool:
         """Whether a node serves this model, ready or not; or has not listed its models yet."""
-        if self._known is None:
-            self._known = set(self.models())
-        return model in self._known or self._any_unlisted()
+        return self.lists(model) or self._any_unlisted()
 
     def _any_unlisted(self) -> bool:
         """Whether a node has not listed its models yet."""
@@ -172,14 +170,18 @@ class Registry:
                 self._class_of[at] = found
         return found
 
+    def lists(self, model: str) -> bool:
+        """Whether a node has listed this model: a client cannot make up its name."""
+        if self._known is None:
+            self._known = set(self.models())
+        return model in self._known
+
     def model_of(self, exchange: Exchange) -> str:
         """The model of the request's class, once a node serves it: clients cannot create classes."""
         facts = exchange.facts
         if facts is None or not facts.model:
             return ""
-        if self._known is None:
-            self._known = set(self.models())
-        return facts.model if facts.model in self._known else UNKNOWN
+        return facts.model if self.lists(facts.model) else UNKNOWN
 
     def add_class(self, exchange: Exchange) -> RequestClass:
         """The class of a request, known or new. `rows` doubles when there is no room for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,8 @@ import orjson
 from trimtab.gateway.model import Attempt, Exchange, Facts, Node, Usage
 from trimtab.gateway.nodes.planned_outages import LARGE_BYTES
 from trimtab.gateway.record.pseudonyms import Pseudonyms
-from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, RequestRow
+from trimtab.gateway.record.redaction import HOUR_S, PROFILES, Profile, coarse, two_digits
+from trimtab.traces.gateway_format import VERSION, ClassRow, NodeRow, RecordName, Redaction, RequestRow
 
 if TYPE_CHECKING:
     from trimtab.domain.view import Plan  # which loads kernels
@@ -73,8 +75,12 @@ def line(record: RecordName, at_s: float, **fields: Any) -> bytes:
     return orjson.dumps({"record": record, "at_s": round(at_s, 6), **fields}) + b"\n"
 
 
-def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str) -> bytes:
-    """The first line of every file."""
+def head_line(
+    snapshot: Snapshot, at_s: float, recording: str, started_at_s: float, redact: Redaction
+) -> bytes:
+    """The first line of every file. `started_at_s`: seconds since 1970."""
+    if not PROFILES[redact].is_exact:
+        started_at_s = started_at_s // HOUR_S * HOUR_S
     return line(
         "head",
         at_s,
@@ -82,7 +88,8 @@ def head_line(snapshot: Snapshot, at_s: float, recording: str, started_utc: str)
         recording=recording,
         worker=0,  # several processes may have written one recording: readers tell them apart by it
         process=os.getpid(),
-        started_utc=started_utc,
+        started_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at_s)),
+        redact=redact,
         policy=snapshot.policy,
         shadow=snapshot.shadow,
         seed=snapshot.seed,
@@ -113,20 +120,21 @@ def plan_row(plan: Plan) -> dict[str, Any]:
     }
 
 
-def state_line(snapshot: Snapshot, at_s: float, begun_s: float) -> bytes:
+def state_line(snapshot: Snapshot, at_s: float, begun_s: float, *, is_exact: bool = True) -> bytes:
     """Requests in flight and in the queue. Each request gets its own line when it ends."""
     return line(
         "state",
         at_s,
-        in_flight=[_waiting(exchange, begun_s) for exchange in snapshot.in_flight],
-        queued=[_waiting(exchange, begun_s) for exchange in snapshot.queued],
+        in_flight=[_waiting(exchange, begun_s, is_exact=is_exact) for exchange in snapshot.in_flight],
+        queued=[_waiting(exchange, begun_s, is_exact=is_exact) for exchange in snapshot.queued],
     )
 
 
-def _waiting(exchange: Exchange, begun_s: float) -> dict[str, Any]:
+def _waiting(exchange: Exchange, begun_s: float, *, is_exact: bool) -> dict[str, Any]:
+    arrival_s = exchange.arrived_s - begun_s
     return {
-        "arrival_s": round(exchange.arrived_s - begun_s, 6),
-        "units": exchange.units,
+        "arrival_s": round(arrival_s, 6) if is_exact else float(math.floor(arrival_s)),
+        "units": exchange.units if is_exact else two_digits(exchange.units),
         "class_idx": exchange.class_idx,
         "node": exchange.attempts[-1].node.idx if exchange.attempts else -1,
     }
@@ -179,13 +187,24 @@ class RowWriter:
         names: Pseudonyms,
         candidates_of: CandidatesOf,
         adapter_of: Callable[[str], str],
+        lists: Callable[[str], bool],
         ticks_per_s: float = TICKS_PER_S,
+        profile: Profile = PROFILES["pseudonyms"],
     ) -> None:
-        """`class_names` is called whenever an unknown class appears."""
+        """`class_names` is called whenever an unknown class appears; `lists`: whether a model is known."""
         self._class_names, self._names = class_names, names
         self._classes: Sequence[str] = ()
-        self._candidates_of, self._adapter_of = candidates_of, adapter_of
+        self._candidates_of, self._adapter_of, self._lists = candidates_of, adapter_of, lists
+        self._has_links, self._is_exact = profile.has_links, profile.is_exact
+        self._tenant_of: Callable[[str], str] | None = names.tenant
+        if profile.tenants != "pseudonym":
+            self._tenant_of = str if profile.tenants == "name" else None
         self._ticks_per_s, self._begun_ticks = ticks_per_s, begun_s * ticks_per_s
+
+    def tenant_weights(self, signals: Signals) -> dict[str, float]:
+        """Weights of tenants, by the names that the recording gives to them; none if it gives none."""
+        name_of = self._tenant_of
+        return {} if name_of is None else {name_of(name): w for name, w in signals.tenant_weights.items()}
 
     def lines(self, ended: Iterable[tuple[Any, ...]]) -> tuple[bytes, int]:
         """The lines of these requests, and their number. Requests that were no work for a node have no line.
@@ -200,6 +219,8 @@ class RowWriter:
         if not rows:
             return b"", 0
         # quotes within strings are escaped, so this text occurs only between two rows
+        if not self._is_exact:
+            rows = list(map(coarse, rows))
         whole = orjson.dumps(rows).replace(b'},{"arrival_s":', b'}\n{"arrival_s":')
         return whole[1:-1] + b"\n", len(rows)
 
@@ -215,7 +236,7 @@ class RowWriter:
             "arrival_s": round(ticks * came_s - begun_ticks) / ticks,
             "finish_s": round(ticks * ended_s - begun_ticks) / ticks,
             "kind": endpoint.kind._value_,
-            "model": facts.model,
+            "model": facts.model if self._lists(facts.model) else "",
             "units": units,
             "outcome": "unknown" if outcome is None else outcome._value_,
         }
@@ -230,8 +251,8 @@ class RowWriter:
         if actual_units:
             row["actual_units"] = actual_units
         self._add_sizes(row, facts, usage)
-        if tenant is not None:
-            row["tenant"] = self._names.tenant(tenant.name)
+        if tenant is not None and self._tenant_of is not None:
+            row["tenant"] = self._tenant_of(tenant.name)
         if priority:
             row["priority"] = priority
         if deadline_s < _NEVER_S:
@@ -271,6 +292,8 @@ class RowWriter:
     def _add_names(self, row: RequestRow, facts: Facts, session: str) -> None:
         if adapter := self._adapter_of(facts.model):
             row["adapter"] = adapter
+        if not self._has_links:
+            return
         if session := session or facts.session:
             row["session"] = self._names.sessions.of(session)
         if facts.prefix_blocks:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,11 +39,13 @@ from trimtab.gateway.record.recorded_rows import (
     signals_row,
     state_line,
 )
+from trimtab.gateway.record.redaction import HOUR_S, PROFILES
 from trimtab.traces.gateway_format import (
     FILE_NAME,
     NODE_EVENTS,
     NodeEvent,
     RecordName,
+    Redaction,
     file_name,
     new_recording_id,
 )
@@ -51,41 +55,59 @@ if TYPE_CHECKING:
     from trimtab.gateway.nodes.fleet import Fleet
 
 
+MOST_FILES = 16
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """The folder of a recording, what stays of requests, and its limits."""
+
+    folder: Path
+    max_bytes: int = 64 << 20  # size of one file
+    max_files: int = MOST_FILES
+    keep_s: float = inf  # no request stays longer
+    keep_bytes: float = inf  # size of all files
+    max_rows: int = 50_000  # rows that wait to be written; more are dropped and counted
+    redact: Redaction = "pseudonyms"
+
+    @property
+    def longest_file_s(self) -> float:
+        """How long one file is written to: files are deleted as a whole, so they have to be short enough."""
+        return min(self.keep_s / 10.0, DAY_S) if self.keep_s < inf else inf
+
+
 class RotatedFiles:
     """Writes blocks of whole lines. Only the owner may read the files, because they show tenants' traffic.
 
-    `first_lines` gives the lines at the beginning of every file.
+    A file that is written to is locked, and no process deletes a locked file. A lock ends with its process.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        recording: str,
-        max_bytes: int,
-        max_files: int,
-        first_lines: Callable[[], bytes],
-    ) -> None:
-        self._folder, self._recording = folder, recording
-        self._max_bytes, self._max_files, self._first_lines = max_bytes, max_files, first_lines
+    def __init__(self, settings: RecordSettings, recording: str) -> None:
+        self._settings, self._recording = settings, recording
         self._seq = 0
         self._file_fd = -1
         self._size_bytes = 0
+        self._begun_s = 0.0
 
     @property
     def path(self) -> Path:
         """The current file."""
-        return self._folder / file_name(self._recording, 0, self._seq)
+        return self._settings.folder / file_name(self._recording, 0, self._seq)
 
     def needs_head(self) -> bool:
-        """Whether the next block begins a file. Then the caller prepares the result of `first_lines`."""
-        return self._file_fd < 0 or self._size_bytes >= self._max_bytes
+        """Whether the next block begins a file."""
+        is_old = time.time() - self._begun_s >= self._settings.longest_file_s
+        return self._file_fd < 0 or is_old or self._size_bytes >= self._settings.max_bytes
 
-    def write(self, block: bytes) -> None:
-        """Append a block. Raises OSError; then the file holds no part of the block."""
-        if self._file_fd >= 0 and self._size_bytes >= self._max_bytes:
+    def write(self, block: bytes, first_lines: bytes = b"") -> None:
+        """Append a block, in a new file if there are `first_lines` of one.
+
+        Raises OSError; then the file holds no part of the block.
+        """
+        if first_lines:
             self.close()
-        if self._file_fd < 0:
-            self._begin()
+            self._begin(first_lines)
         self._append(block)
 
     def close(self) -> None:
@@ -94,18 +116,19 @@ class RotatedFiles:
             file_fd, self._file_fd = self._file_fd, -1
             os.close(file_fd)
 
-    def _begin(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _begin(self, first_lines: bytes) -> None:
+        self._settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._seq += 1
         self._file_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._size_bytes = 0
+        self._size_bytes, self._begun_s = 0, time.time()
         try:
-            self._append(self._first_lines())
+            fcntl.flock(self._file_fd, fcntl.LOCK_EX)
+            self._append(first_lines)
         except OSError:
             self.close()
             self.path.unlink(missing_ok=True)  # a file without a head could not be read
             raise
-        self._delete_old()
+        self.delete_old()
 
     def _append(self, block: bytes) -> None:
         left = memoryview(block)
@@ -118,31 +141,42 @@ class RotatedFiles:
             raise
         self._size_bytes += len(block)
 
-    def _delete_old(self) -> None:
-        """Delete all but the newest files, including files of earlier recordings."""
-        names = sorted(entry.name for entry in self._folder.iterdir() if FILE_NAME.fullmatch(entry.name))
-        for name in names[: -self._max_files]:
-            (self._folder / name).unlink(missing_ok=True)
+    def delete_old(self) -> None:
+        """Delete what is beyond the limits, files of earlier recordings included, the oldest first.
+
+        A file's last change is its last request; its first is at most `longest_file_s` older.
+        """
+        settings, beyond = self._settings, []
+        last_s = time.time() - (settings.keep_s - settings.longest_file_s if settings.keep_s < inf else inf)
+        files, kept_bytes = 1, float(settings.max_bytes)  # the current file, which has room to grow
+        for entry in sorted(os.scandir(settings.folder), key=lambda entry: entry.name, reverse=True):
+            if not FILE_NAME.fullmatch(entry.name) or entry.name == self.path.name:
+                continue
+            about = entry.stat()
+            files, kept_bytes = files + 1, kept_bytes + about.st_size
+            is_beyond = files > settings.max_files or kept_bytes > settings.keep_bytes
+            if is_beyond or about.st_mtime < last_s:
+                beyond.append(Path(entry.path))
+        for path in reversed(beyond):
+            _delete_unlocked(path)
+
+
+def _delete_unlocked(path: Path) -> None:
+    """Delete a file, unless a process writes to it."""
+    with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
 
 
 logger = logging.getLogger(__name__)
 
 FLUSH_PERIOD_S = 0.25
 ESTIMATES_PERIOD_S = 60.0
+DELETION_PERIOD_S = 60.0
 USE_PERIOD_S = 1.0  # at least between two lines of what others use of nodes
 LINES_FROM = 16  # requests per batch: smaller batches cost more per request
 
 _kept_of = attrgetter(*KEPT)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSettings:
-    """The folder of a recording, and its limits."""
-
-    folder: Path
-    max_bytes: int = 64 << 20  # size of one file
-    max_files: int = 16
-    max_rows: int = 50_000  # rows that wait to be written; more are dropped and counted
 
 
 class Recorder(Observer, DecisionListener):
@@ -160,18 +194,28 @@ class Recorder(Observer, DecisionListener):
         *,
         candidates_of: CandidatesOf = lambda _: (),
         adapter_of: Callable[[str], str] = lambda _: "",
+        lists: Callable[[str], bool] = lambda _: True,
         signals: Callable[[], Signals] = Signals,
         ticks_per_s: float = TICKS_PER_S,
     ) -> None:
         self.settings, self._snapshot, self._clock = settings, snapshot, clock
-        self.recording, self.begun_s = new_recording_id(), clock()
+        self._profile = PROFILES[settings.redact]
+        self.recording = new_recording_id(1 if self._profile.is_exact else HOUR_S)
+        self.begun_s = clock()
         self.written = 0
         self.dropped = 0
         self.error = ""
         self._signals, self._use, self._use_due_s = signals, UseThinning(), 0.0
         self._names = Pseudonyms()
         self._writer = RowWriter(
-            self.begun_s, self._class_names, self._names, candidates_of, adapter_of, ticks_per_s
+            self.begun_s,
+            self._class_names,
+            self._names,
+            candidates_of,
+            adapter_of,
+            lists,
+            ticks_per_s,
+            self._profile,
         )
         self._rows: list[tuple[Any, ...]] = []  # requests that have no line yet
         self._notes: list[bytes] = []
@@ -180,10 +224,8 @@ class Recorder(Observer, DecisionListener):
         self._max_rows = settings.max_rows
         self._reported_dropped = 0
         self._estimates_due_s = 0.0
-        self._first_lines = b""
-        self._files = RotatedFiles(
-            settings.folder, self.recording, settings.max_bytes, settings.max_files, self._head
-        )
+        self._deletion_due_s = self.begun_s + DELETION_PERIOD_S
+        self._files = RotatedFiles(settings, self.recording)
         self._thread = ThreadPoolExecutor(1, "trimtab-record")
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
@@ -244,7 +286,6 @@ class Recorder(Observer, DecisionListener):
         Raises:
             UsageError: it cannot be written.
         """
-        self._prepare_head()
         try:
             await self._in_thread(b"")
         except OSError as error:
@@ -278,6 +319,9 @@ class Recorder(Observer, DecisionListener):
                 self.note_use()
             if self._rows or self._blocks or self._notes or self.dropped > self._reported_dropped:
                 await asyncio.shield(self.flush())
+            if self._clock() >= self._deletion_due_s and self.settings.keep_s < inf:
+                self._deletion_due_s = self._clock() + DELETION_PERIOD_S
+                await asyncio.shield(self._delete_old())
 
     async def flush(self) -> None:
         """Write all rows so far. A write failure is counted, not raised."""
@@ -293,8 +337,6 @@ class Recorder(Observer, DecisionListener):
         block = b"".join(lines)
         if not block:
             return
-        if self._files.needs_head():
-            self._prepare_head()
         reported = self.dropped
         try:
             await self._in_thread(block)
@@ -321,7 +363,14 @@ class Recorder(Observer, DecisionListener):
 
     async def _in_thread(self, block: bytes) -> None:
         """Write in the recorder's thread, so that a slow disk delays no request."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block)
+        head = self._new_head() if self._files.needs_head() else b""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._files.write, block, head)
+
+    async def _delete_old(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._files.delete_old)
+        except OSError as error:
+            logger.warning("recording to %s: old files stay: %s", self.settings.folder, error)
 
     def note_estimates(self) -> None:
         """Record the current estimates with the next flush: a replay needs those of all classes."""
@@ -329,8 +378,7 @@ class Recorder(Observer, DecisionListener):
         self._note("estimates", classes=self._snapshot().classes)
         signals = self._signals()
         if signals.zones:
-            weights = {self._names.tenant(name): w for name, w in signals.tenant_weights.items()}
-            self._note("signals", **signals_row(signals, weights))
+            self._note("signals", **signals_row(signals, self._writer.tenant_weights(signals)))
 
     def note_use(self) -> None:
         """Record with the next flush what others use of nodes, where that has changed."""
@@ -338,16 +386,12 @@ class Recorder(Observer, DecisionListener):
         if news := self._use.changed(self._signals()):
             self._note("use", frac=news)
 
-    def _head(self) -> bytes:
-        return self._first_lines
-
-    def _prepare_head(self) -> None:
-        """Prepare the head on the event loop, because the snapshot reads live objects."""
+    def _new_head(self) -> bytes:
+        """The first lines of a file, made on the event loop, because the snapshot reads live objects."""
         snapshot, at_s = self._snapshot(), self._now_s()
         self._use.forget()
-        begun_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - at_s))
-        head = head_line(snapshot, at_s, self.recording, begun_utc)
-        self._first_lines = head + state_line(snapshot, at_s, self.begun_s)
+        head = head_line(snapshot, at_s, self.recording, time.time() - at_s, self.settings.redact)
+        return head + state_line(snapshot, at_s, self.begun_s, is_exact=self._profile.is_exact)
 
 
 class NodeEvents(FleetListener):
