@@ -102,6 +102,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "learn train": "learn",
     "learn evaluate w.safetensors": "learn",
     "learn export trained": "learn",
+    "learn transfer w.safetensors --to tiny": "learn",
     "epp --config gateway.yaml": "envoy",
     "kube scheduler": "kube",
     "kube extender": "kube",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from trimtab.cli import completion
+from trimtab.cli import completion, transfer_command
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, Report, out_option
@@ -46,6 +46,8 @@ app = typer.Typer(
         "--policy 'learned-residual(artifact=mine.safetensors)'",
     ),
 )
+
+transfer_command.register(app)
 
 Workload = Annotated[
     str | None,
