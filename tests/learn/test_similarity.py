@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +111,12 @@ def test_statistics_are_kept_with_weights_and_others_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=problem):
             source_statistics(Artifact("w", {"x": np.zeros(1)}, {STATISTICS_KEY: wrong}))
+
+
+def test_the_guide_names_all_distances() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "learn.md").read_text("utf-8")
+    for part in PARTS:
+        assert f"| `{part.name}` | {part.unit} | {part.meaning} |" in text
 
 
 def test_what_no_node_serves_has_nothing_to_compare() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,7 +12,15 @@ from trimtab.cli import completion, transfer_command
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, Report, out_option
-from trimtab.words import counted
+from trimtab.cli.training_folder import (
+    CHECKPOINT,
+    WEIGHTS,
+    check_folder,
+    last_loss,
+    tell_training,
+    train_in,
+    write_training,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,8 +38,6 @@ DEFAULT_OBJECTIVE: Mapping[Method, str] = {
     "ppo": "mean",
     "dqn": "mean",
 }  # of each method
-CHECKPOINT, WEIGHTS, REPORT = "checkpoint.npz", "weights.safetensors", "report.html"
-KEEP_EACH = 10  # generations between checkpoints
 BESIDE = ("least-expected-completion", "auto")
 
 app = typer.Typer(
@@ -42,11 +47,11 @@ app = typer.Typer(
         "trimtab learn train --policy learned-residual --out trained",
         "trimtab learn evaluate trained/weights.safetensors",
         "trimtab learn export trained --out mine.safetensors",
+        "trimtab learn transfer mine.safetensors --to aigc-images",
         "trimtab compare aigc-images --policy late-binding "
         "--policy 'learned-residual(artifact=mine.safetensors)'",
     ),
 )
-
 transfer_command.register(app)
 
 Workload = Annotated[
@@ -116,10 +121,7 @@ def train(
 ) -> None:
     """Train weights on simulated runs, by evolution strategies or reinforcement learning."""
     from trimtab.learn.drawn_workloads import Objective, Workloads, processes
-    from trimtab.learn.event_files import event_file
     from trimtab.learn.weight_search import Setting, WeightSearch, WeightTraining
-    from trimtab.report.learning_page import learning_page
-    from trimtab.report.whole_files import check_writable, write_bytes, write_text
 
     known = _method(method)
     setting = Setting(
@@ -137,50 +139,17 @@ def train(
         from trimtab.learn.dispatch_training import DispatchTraining
 
         trained = DispatchTraining
-    checkpoint, results = out / CHECKPOINT, (WEIGHTS, REPORT) if report else (WEIGHTS,)
-    check_writable(out, (CHECKPOINT, *results))
-    if not checkpoint.exists():
-        _refuse_results(out, results)
-    with processes(jobs) as pool, progress_bar(f"training {policy}", quiet=quiet or json) as progress:
+    check_folder(out, report=report)
+    with processes(jobs) as pool:
         search = trained(setting, pool)
-        if resume and checkpoint.exists():
-            search.restore(_arrays(checkpoint), str(checkpoint))
-        try:
-            with event_file(out, is_first=not search.history) as write:
-                while not search.is_over:
-                    made = search.step()
-                    write(made.number, {"loss": made.loss, "best": made.best})
-                    progress(made.number, generations)
-                    if made.number % KEEP_EACH == 0:
-                        write_bytes(checkpoint, _packed(search.checkpoint()))
-            artifact = search.artifact(policy)
-        except KeyboardInterrupt as interrupt:
-            again = "the same command" if resume else "the same command without --no-resume"
-            kept = f"{len(search.history)} of {counted(generations, 'generation')}"
-            interrupt.add_note(f"{kept} are in {checkpoint}; {again} continues from there")
-            raise
-        finally:
-            write_bytes(checkpoint, _packed(search.checkpoint()))
-    write_bytes(out / WEIGHTS, artifact.content())
-    if report:
-        curves = {"loss": [g.loss for g in search.history], "best": [g.best for g in search.history]}
-        numbers = [g.number for g in search.history]
-        page = learning_page(
-            f"Training {policy} on {setting.workloads}",
-            setting.told(),
-            numbers,
-            curves,
-            step_title="generation",
-        )
-        write_text(out / REPORT, page)
-    last = search.history[-KEEP_EACH:]
-    loss = sum(g.loss for g in last) / len(last)
+        artifact = train_in(out, search, policy, resume=resume, quiet=quiet or json)
+    title = f"Training {policy} on {setting.workloads}"
+    write_training(out, search, artifact, title, setting.told(), report=report)
     if json:
-        print_json({**setting.told(), "loss": loss, "weights": str(out / WEIGHTS), "sha256": artifact.sha256})
+        written = {"weights": str(out / WEIGHTS), "sha256": artifact.sha256}
+        print_json({**setting.told(), "loss": last_loss(search), **written})
         return
-    print(f"{policy}: loss {loss:+.4f} in the last {counted(len(last), 'generation')}; below 0 is better")
-    for name in results:
-        note(where(out / name, (out / name).stat().st_size), quiet=quiet)
+    tell_training(out, search, policy, report=report, quiet=quiet)
     note(f"judge it on workloads that it never saw: trimtab learn evaluate {out / WEIGHTS}", quiet=quiet)
 
 
@@ -289,43 +258,6 @@ def _one_of(known: Iterable[Known], name: str, field: str, problem: str, file: s
         if name == one:
             return one
     raise UsageError(problem, file=file, field=field, value=name, expected=f"one of {', '.join(known)}")
-
-
-def _refuse_results(out: Path, names: Iterable[str]) -> None:
-    """Raise UsageError for a folder with such files."""
-    from trimtab.errors import UsageError
-
-    for name in names:
-        if (out / name).exists():
-            expected = "a new folder, or one of `trimtab learn train`"
-            raise UsageError(
-                f"has a {name} of something else", field="out", value=str(out), expected=expected
-            )
-
-
-def _packed(arrays: dict[str, Any]) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a checkpoint. Raises UsageError."""
-    import zipfile
-
-    import numpy as np
-
-    from trimtab.errors import UsageError
-
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            return dict(found)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        expected = "a checkpoint of `trimtab learn train`, or --no-resume"
-        problem = f"can't be read: {error.strerror}" if isinstance(error, OSError) else "is no checkpoint"
-        raise UsageError(problem, file=str(path), expected=expected) from error
 
 
 def _judged_table(found: list[Judged]) -> Table:

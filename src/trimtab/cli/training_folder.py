@@ -19,10 +19,16 @@ KEEP_EACH = 10  # generations between checkpoints
 
 
 def check_folder(out: Path, *, report: bool) -> None:
-    """Check, before any work, that results can be written there. Raises UsageError."""
+    """Check, before any work, that results can be written there, and are no others. Raises UsageError."""
+    from trimtab.errors import UsageError
     from trimtab.report.whole_files import check_writable
 
-    check_writable(out)
+    results = (WEIGHTS, REPORT) if report else (WEIGHTS,)
+    check_writable(out, (CHECKPOINT, *results))
+    for name in results if not (out / CHECKPOINT).exists() else ():
+        if (out / name).exists():
+            problem, expected = f"has a {name} of something else", "a new folder, or one of the same training"
+            raise UsageError(problem, field="out", value=str(out), expected=expected)
 
 
 def train_in(out: Path, search: WeightTraining, name: str, *, resume: bool, quiet: bool) -> Artifact:
@@ -36,20 +42,23 @@ def train_in(out: Path, search: WeightTraining, name: str, *, resume: bool, quie
     checkpoint, generations = out / CHECKPOINT, search.setting.generations
     if resume and checkpoint.exists():
         search.restore(_arrays(checkpoint), str(checkpoint))
-    with (
-        progress_bar(f"training {name}", quiet=quiet) as progress,
-        event_file(out) as write,
-    ):
+    with progress_bar(f"training {name}", quiet=quiet) as progress:
         try:
-            while not search.is_over:
-                made = search.step()
-                write(made.number, {"loss": made.loss, "best": made.best})
-                progress(made.number, generations)
-                if made.number % KEEP_EACH == 0:
-                    write_bytes(checkpoint, _packed(search.checkpoint()))
+            with event_file(out, is_first=not search.history) as write:
+                while not search.is_over:
+                    made = search.step()
+                    write(made.number, {"loss": made.loss, "best": made.best})
+                    progress(made.number, generations)
+                    if made.number % KEEP_EACH == 0:
+                        write_bytes(checkpoint, _packed(search.checkpoint()))
+            return search.artifact(name)
+        except KeyboardInterrupt as interrupt:
+            again = "the same command" if resume else "the same command without --no-resume"
+            kept = f"{len(search.history)} of {counted(generations, 'generation')}"
+            interrupt.add_note(f"{kept} are in {checkpoint}; {again} continues from there")
+            raise
         finally:
             write_bytes(checkpoint, _packed(search.checkpoint()))
-    return search.artifact(name)
 
 
 def write_training(
