@@ -28,6 +28,7 @@ from support.guide_examples import (
 from trimtab.errors import TrimtabError
 from trimtab.experiments.tuning.space import Space
 from trimtab.gateway.config import load_config
+from trimtab.learn.federated.settings import read_federation
 from trimtab.profiles import profile_text
 from trimtab.profiles.sources import Described, fit_files
 
@@ -351,6 +352,14 @@ def ten_minutes(example: str, folder: Path) -> None:
     assert {result.policy for result in names["comparison"].results} == {"random", "power-of-d(d=3)"}
 
 
+def federation_file(example: str, folder: Path) -> None:
+    for name in ("federation.yaml", "server.pem", "server.key"):
+        (folder / name).write_text(example)
+    made = read_federation(folder / "federation.yaml")
+    assert made.terms.sites == ("hospital", "bank")
+    assert made.problem().rounds() == 20
+
+
 CHECKS: dict[str, Check | str] = {
     "README: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "assign: from trimtab.solvers import assignment_problem, solve": assignment,
@@ -360,6 +369,7 @@ CHECKS: dict[str, Check | str] = {
     "forecast: from trimtab.forecast import Forecaster": forecaster,
     "forecast: from trimtab.forecast import queueing": waits,
     "images: models:": images,
+    "learn-together: listen: 0.0.0.0:9443": federation_file,
     "learn: import gymnasium as gym": "learn/test_guide.py: paid the mean",
     "learn: from stable_baselines3 import PPO": "learn/test_guide.py: trains",
     "kubernetes: apiVersion: kubescheduler.config.k8s.io/v1": "clusters_real/test_kube_extender.py: real",

@@ -103,6 +103,8 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "learn evaluate w.safetensors": "learn",
     "learn export trained": "learn",
     "learn transfer w.safetensors --to tiny": "learn",
+    "federate server federation.yaml": "serve",
+    "federate client trace.csv --server http://127.0.0.1:1": "serve",
     "epp --config gateway.yaml": "envoy",
     "kube scheduler": "kube",
     "kube extender": "kube",

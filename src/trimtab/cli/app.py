@@ -26,6 +26,7 @@ from trimtab.cli import (
     chain_command,
     compare_command,
     epp_command,
+    federate_command,
     fit_command,
     forecast_command,
     kube_command,
@@ -57,6 +58,7 @@ EXTRA_OF: Final = {
     "train": "jobs",
     "kube": "kube",
     "learn": "learn",
+    "federate": "serve",
 }  # command → extra with all it needs
 
 
@@ -202,6 +204,7 @@ app.add_typer(kube_command.app, name="kube")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")
+app.add_typer(federate_command.app, name="federate")
 fit_command.register(app)
 app.add_typer(profile_command.app, name="profile")
 forecast_command.register(app)

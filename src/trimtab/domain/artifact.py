@@ -80,6 +80,11 @@ class Artifact:
             raise _problem(path, field, "has no arrays")
         return cls(Path(path).stem, arrays, meta, path)
 
+    @classmethod
+    def parsed(cls, content: bytes, name: str) -> Artifact:
+        """From the content of a safetensors file that came otherwise. Raises UsageError."""
+        return cls(name, *_parsed(content, name, None))
+
     def content(self) -> bytes:
         """As a safetensors file; the same bytes for equal content."""
         header: dict[str, Any] = {_META: dict(self.meta)} if self.meta else {}

@@ -107,8 +107,8 @@ def fit_service(
     Raises:
         TraceError: a column is missing, a node is unknown, or too few rows are left.
     """
-    part = _part(trace, cluster)
-    rows = _rows(trace, part)
+    part = served_by(trace, cluster)
+    rows = served_rows(trace, part)
     if max_in_flight is not None:
         rows = rows.filter(pl.col("in_flight") <= max_in_flight)
     fits, too_few = [], {}
@@ -123,7 +123,8 @@ def fit_service(
     return FittedCluster(_with_fits(part, fits), tuple(fits), too_few)
 
 
-def _part(trace: Trace, cluster: Path | ClusterPart | None) -> ClusterPart:
+def served_by(trace: Trace, cluster: Path | ClusterPart | None) -> ClusterPart:
+    """The cluster that served a trace; a recording of the gateway names its own. Raises TraceError."""
     if isinstance(cluster, ClusterPart):
         return cluster
     if cluster is not None:
@@ -133,8 +134,11 @@ def _part(trace: Trace, cluster: Path | ClusterPart | None) -> ClusterPart:
     raise TraceError("which nodes served it is not told", file=trace.file, expected="--cluster FILE")
 
 
-def _rows(trace: Trace, part: ClusterPart) -> pl.DataFrame:
-    """arrival_s, size, recorded_s, class, type and in_flight of the rows that were served."""
+def served_rows(trace: Trace, part: ClusterPart) -> pl.DataFrame:
+    """arrival_s, size, recorded_s, class, type and in_flight of the rows that were served.
+
+    Raises TraceError: a column is missing, or a node is unknown.
+    """
     table = trace.table
     for name, remedy in (("recorded_s", "--map recorded_s=COLUMN"), ("size", "--map size=COLUMN")):
         if name not in table.columns or table[name].null_count() == table.height:

@@ -176,10 +176,11 @@ class Serving(Kind[Scenario, ServingInputs, Records]):
         """Whether the policy needs no rollouts: a run with rollouts takes as long as all others together."""
         return Need.ROLLOUT not in find(policy).dispatch.all_needs
 
-    def stamp(self, settings: Scenario) -> tuple[int, int] | None:
-        """Size and time of change of the trace, if there is one."""
-        trace = settings.workload.trace
-        return None if trace is None else file_stamp(trace.file)
+    def stamp(self, settings: Scenario) -> tuple[int, ...] | None:
+        """Size and time of change of the trace, and of what was learned, if there are any."""
+        workload = settings.workload
+        files = [source.file for source in (workload.trace, workload.learned) if source is not None]
+        return tuple(part for file in files for part in file_stamp(file)) or None
 
     def find(self, policy: PolicySpec) -> tuple[Policy, Policy]:
         """The policy that dispatches, and the policy that orders the queue."""

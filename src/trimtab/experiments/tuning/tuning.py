@@ -32,8 +32,8 @@ from trimtab.version import versions
 
 CANDIDATES: Final = 96
 GAIN, NO_GAIN = "gain", "nothing to gain"
-_TRAINED_SEEDS, _VALIDATED_SEEDS, _TESTED_SEEDS = 4, 5, 5
-_FINALISTS: Final = 8
+TRAINED_SEEDS, VALIDATED_SEEDS, TESTED_SEEDS = 4, 5, 5
+FINALISTS: Final = 8
 _SERVED: Final = "finished_frac"
 
 
@@ -210,14 +210,14 @@ def tune_policy(
     check_place(on)
     space = Space(policy)
     check_length(scenario)
-    runs = _Runs(scenario, space.spec, out, resume, jobs, on, progress)
+    runs = PartRuns(scenario, space.spec, out, resume, jobs, on, progress)
     runs.expect(candidates, seed)
     runs.prepare(notice)
     return _Search(space, goal, runs, candidates, seed).tuning()
 
 
 class _Search:
-    def __init__(self, space: Space, goal: Goal, runs: _Runs, candidates: int, seed: int) -> None:
+    def __init__(self, space: Space, goal: Goal, runs: PartRuns, candidates: int, seed: int) -> None:
         self._space, self._goal, self._runs = space, goal, runs
         self._candidates, self._seed = candidates, seed
 
@@ -262,7 +262,7 @@ class _Search:
             named = named if k == 0 else evolution.next(k, scores)
             part = Part(end_frac=TRAINED * each.of_requests)
             found = self._runs.run(part, list(dict.fromkeys([base, *named])), self._runs.seeds["train"])
-            means = {policy: _means(results) for policy, results in found.items()}
+            means = {policy: means_of(results) for policy, results in found.items()}
             scores = {policy: self._score(means[policy], means[base]) for policy in means}
             if each.of_requests == 1.0:
                 ended |= scores
@@ -273,10 +273,10 @@ class _Search:
         del ended[base]
         best = sorted(ended, key=lambda policy: ended[policy])
         better = [policy for policy in best if ended[policy] < 0.0]
-        return trained, better[:_FINALISTS] or best[:1]
+        return trained, better[:FINALISTS] or best[:1]
 
     def _score(self, found: Mapping[str, float], base: Mapping[str, float]) -> float:
-        return self._goal.score(found, base) if _serves(found, base) else float("inf")
+        return self._goal.score(found, base) if serves_as_many(found, base) else float("inf")
 
     def _trials(
         self, policies: Sequence[str], begin_frac: float, end_frac: float, seeds: Sequence[int]
@@ -288,7 +288,7 @@ class _Search:
         return [self._trial(policy, found[policy], found[base]) for policy in policies]
 
     def _trial(self, policy: str, now: Sequence[TaskResult], before: Sequence[TaskResult]) -> Trial:
-        means, base = _means(now), _means(before)
+        means, base = means_of(now), means_of(before)
         changes = {}
         for metric in self._goal.metrics:
             values = [
@@ -300,13 +300,13 @@ class _Search:
             low, high = np.quantile(fracs, [0.025, 0.975])
             change = change_frac(means[metric], base[metric])
             changes[metric] = Change(base[metric], means[metric], change, float(low), float(high))
-        is_within = _serves(means, base) and all(
+        is_within = serves_as_many(means, base) and all(
             worse_frac(b.metric, changes[b.metric].frac) <= b.worse_frac for b in self._goal.bounds
         )
         return Trial(policy, self._space.read(policy), changes, is_within)
 
 
-class _Runs:
+class PartRuns:
     """Makes the runs, keeps finished ones in a folder, and says how far all are."""
 
     def __init__(
@@ -328,7 +328,7 @@ class _Runs:
 
     def expect(self, candidates: int, seed: int) -> None:
         """Choose the seeds of the parts, and count the runs. Raises UsageError for too little memory."""
-        counts = {"train": _TRAINED_SEEDS, "validation": _VALIDATED_SEEDS, "test": _TESTED_SEEDS}
+        counts = {"train": TRAINED_SEEDS, "validation": VALIDATED_SEEDS, "test": TESTED_SEEDS}
         if Serving().seedless(self.scenario, [self.base], seed):
             counts = dict.fromkeys(counts, 1)
         first = seed
@@ -336,7 +336,7 @@ class _Runs:
             self.seeds[part] = range(first, first + count)
             first += count
         rounds = sum(1 + max(LEAST_CANDIDATES, round(candidates * r.of_candidates)) for r in ROUNDS)
-        self.total = rounds * counts["train"] + (1 + _FINALISTS) * counts["validation"] + 2 * counts["test"]
+        self.total = rounds * counts["train"] + (1 + FINALISTS) * counts["validation"] + 2 * counts["test"]
         check_memory(self.total, self.scenario.n_requests(), self.jobs or cores(), "requests")
 
     def prepare(self, notice: Notice | None) -> None:
@@ -381,13 +381,13 @@ class _Runs:
         self.progress(told)  # rounds differ in requests, so that what a run took tells little of the next
 
 
-def _means(results: Sequence[TaskResult]) -> dict[str, float]:
+def means_of(results: Sequence[TaskResult]) -> dict[str, float]:
     """The metrics over the seeds."""
     names = results[0].run.metrics
     return {name: float(np.mean([result.run.metrics[name] for result in results])) for name in names}
 
 
-def _serves(found: Mapping[str, float], base: Mapping[str, float]) -> bool:
+def serves_as_many(found: Mapping[str, float], base: Mapping[str, float]) -> bool:
     """Whether about as many requests are served: the mean of fewer would flatter."""
     return found[_SERVED] >= RANKED_FROM * base[_SERVED]
 

@@ -19,6 +19,7 @@ from trimtab.gateway.app.readiness import HEALTHY, compile_elsewhere, model_rows
 from trimtab.gateway.app.recorder_setup import new_recorder
 from trimtab.gateway.config import GatewayConfig, node_specs
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
+from trimtab.gateway.decide.learning import ServiceEstimates
 from trimtab.gateway.http.cached_answers import ResultCache, ResultCacheOptions
 from trimtab.gateway.http.connection_context import LocalAnswer
 from trimtab.gateway.job_api.job_service import JobService
@@ -56,6 +57,7 @@ _FIXED = (
     "ejection",
     "polling",
     "prefix_cache",
+    "learned",
 )
 
 
@@ -104,7 +106,9 @@ class GatewayCore:
         self.health_manager = HealthManager(self.fleet, config_mapping.health_manager_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = config_mapping.rules_of(config)
-        self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, tenants=len(self.tenants))
+        estimates = ServiceEstimates(config_mapping.learned_of(config))
+        tenants = len(self.tenants)
+        self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, estimates=estimates, tenants=tenants)
         self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
         self.dispatcher.placements.follow(self.loader)
         self.results = ResultCache(ResultCacheOptions())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from math import inf
 
+from trimtab.domain.learned_estimates import LearnedEstimates
 from trimtab.gateway.config import GatewayConfig
 from trimtab.gateway.config.node_entries import KubernetesEntry
 from trimtab.gateway.config.traffic import MIB
@@ -51,6 +52,11 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
         prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
         declared=declared_of(config),
     )
+
+
+def learned_of(config: GatewayConfig) -> LearnedEstimates | None:
+    """What other sites learned. Raises UsageError where the file is none, or gone meanwhile."""
+    return None if config.learned is None else LearnedEstimates.read(str(config.learned), "learned")
 
 
 def declared_of(config: GatewayConfig) -> Declared:

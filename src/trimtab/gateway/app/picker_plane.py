@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from typing import Any, Final
 
 import grpc
@@ -14,7 +13,7 @@ from trimtab.errors import ConfigError
 from trimtab.gateway.app import config_mapping
 from trimtab.gateway.app.assembly import GatewayCore
 from trimtab.gateway.config import GatewayConfig
-from trimtab.gateway.config.picker_entries import PickerTlsSpec
+from trimtab.gateway.config.types import TlsSpec
 from trimtab.gateway.model import ObserverCalls
 from trimtab.gateway.nodes.address import parse_base, with_port
 from trimtab.gateway.picker.ext_proc_messages import (
@@ -38,17 +37,8 @@ def check_picker(config: GatewayConfig) -> None:
 
     A proxy takes `ip:port` only.
     """
-    tls = config.picker.tls
-    if tls is not None:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(tls.certificate, tls.key)
-            context.load_verify_locations(tls.client_ca or tls.certificate)
-        except (OSError, ssl.SSLError) as error:
-            problem, expected = f"cannot be used: {error}", "a certificate and its key in PEM"
-            raise ConfigError(
-                problem, field="picker.tls", value=tls.certificate, expected=expected
-            ) from error
+    if config.picker.tls is not None:
+        config.picker.tls.context("picker.tls")
     for k, entry in enumerate(config.nodes):
         address, problem = parse_base(entry.url), ""
         if address.path:
@@ -142,7 +132,7 @@ class PickerPlane:
             await self._server.stop(None)
 
 
-def _credentials(tls: PickerTlsSpec) -> Any:
+def _credentials(tls: TlsSpec) -> Any:
     pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
     ca = None if tls.client_ca is None else tls.client_ca.read_bytes()
     return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)

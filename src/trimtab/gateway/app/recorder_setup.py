@@ -10,7 +10,8 @@ import numpy as np
 from trimtab.gateway.decide.decision_log import Decision
 from trimtab.gateway.decide.dispatch_rules import LOOKAHEAD, MAX_RETRIES
 from trimtab.gateway.decide.dispatcher import PolicyDispatcher
-from trimtab.gateway.decide.registry import Registry, class_name
+from trimtab.gateway.decide.learning import class_name
+from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.record.recorded_rows import Signals, Snapshot

@@ -59,7 +59,7 @@ from trimtab.gateway.config.traffic import (
     RetriesSpec,
     TimeoutsSpec,
 )
-from trimtab.gateway.config.types import FilePath, HostPort, Listen, Model, host_port
+from trimtab.gateway.config.types import FilePath, HostPort, LearnedFile, Listen, Model, host_port
 from trimtab.validation.base import NonNegative, Spec
 from trimtab.validation.names import FieldError, Path, known, raise_field_errors
 
@@ -95,6 +95,9 @@ class GatewayConfig(Spec):
     zones: Zones = Field({}, description="zones of nodes and clients: links and round trips")
     policy: Policies = Field(PolicyChoice(), description="a policy, or {default, models: {model: policy}}")
     shadow: Shadow | None = Field(None, description="a second policy that decides without effect, to compare")
+    learned: LearnedFile | None = Field(
+        None, description="estimates that sites learned together (`trimtab federate`), to begin with"
+    )
     routes: Mapping[Model, RouteSpec] = Field({}, description="model name of requests → models")
     relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that are forwarded to nodes")
     queue: QueueSpec = Field(QueueSpec(), description="the central queue")

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from trimtab.gateway.config.types import Count, ExistingFile, HostPort, Listen, host_port
+from trimtab.gateway.config.types import Count, HostPort, Listen, TlsSpec, host_port
 from trimtab.validation.base import Spec
-
-
-class PickerTlsSpec(Spec):
-    """TLS towards the proxy."""
-
-    certificate: ExistingFile = Field(description="PEM file with the picker's certificate")
-    key: ExistingFile = Field(description="PEM file with its key")
-    client_ca: ExistingFile | None = Field(
-        None, description="PEM file: proxies must show a certificate that it has signed; default: any proxy"
-    )
 
 
 class PickerSpec(Spec):
@@ -25,7 +15,7 @@ class PickerSpec(Spec):
     max_endpoints: Count = Field(
         8, description="endpoints told to the proxy, best first; 1 where its cluster is ORIGINAL_DST"
     )
-    tls: PickerTlsSpec | None = Field(None, description="TLS; default: none")
+    tls: TlsSpec | None = Field(None, description="TLS towards the proxy; default: none")
 
     @property
     def address(self) -> HostPort:

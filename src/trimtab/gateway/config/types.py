@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,8 +12,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from trimtab.domain.learned_estimates import LearnedEstimates
 from trimtab.errors import ConfigError, PolicyNotFound, UsageError
 from trimtab.gateway.nodes.address import parse_base, parse_url
+from trimtab.validation.base import Spec
 from trimtab.validation.names import nearest
 from trimtab.validation.tuned_policy import is_tuned_file, placed, spelled
 
@@ -120,6 +123,14 @@ def _existing(path: Path) -> Path:
     return path
 
 
+def _learned(path: Path) -> Path:
+    try:
+        LearnedEstimates.read(str(path))
+    except UsageError as error:
+        raise ValueError(f"a file of `trimtab federate`: {error}") from error
+    return path
+
+
 def _folder(info: ValidationInfo) -> Path | None:
     context: Mapping[str, Any] = info.context or {}
     folder: Path | None = context.get(FOLDER)
@@ -173,6 +184,32 @@ FilePath = Annotated[Path, AfterValidator(in_folder)]
 """A path. Relative paths are relative to the folder of the configuration."""
 
 ExistingFile = Annotated[FilePath, AfterValidator(_existing)]
+
+
+class TlsSpec(Spec):
+    """TLS of a port."""
+
+    certificate: ExistingFile = Field(description="PEM file with the port's certificate")
+    key: ExistingFile = Field(description="PEM file with its key")
+    client_ca: ExistingFile | None = Field(
+        None, description="PEM file: clients must show a certificate that it has signed; default: any client"
+    )
+
+    def context(self, field: str) -> ssl.SSLContext:
+        """For a server. Raises ConfigError for files that cannot be used; `field` names this section."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            problem, expected = f"cannot be used: {error}", "a certificate and its key in PEM"
+            raise ConfigError(problem, field=field, value=self.certificate, expected=expected) from error
+        return context
+
+
+LearnedFile = Annotated[FilePath, AfterValidator(_learned)]
 PolicySpec = Annotated[str, Field(min_length=1), AfterValidator(_policy)]
 """Name of a policy, NAME+ORDER or file.py:Class, as everywhere in trimtab."""
 

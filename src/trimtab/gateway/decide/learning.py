@@ -1,10 +1,11 @@
 """What served requests and reports teach: service and load times, output, and demand of resources.
 
 Service time per class of requests and type of nodes: seconds = fixed + unit × units, by least squares with
-exponential forgetting. A type of nodes with few observations uses the fit of its class over all types; a
-class without observations uses a prior for its kind of endpoint. `ServiceEstimates.learn` is the one place
-that updates the fits and the output. The dispatcher calls it (by `feedback.py`) for every request that ends
-with a whole answer; the result goes into the tables of every pool (`PolicyPools.set_estimate`).
+exponential forgetting. A type of nodes with few observations uses what other sites learned of it (`learned`
+in gateway.yaml), else the fit of its class over all types; a class without observations uses a prior for its
+kind of endpoint. `ServiceEstimates.learn` is the one place that updates the fits and the output. The
+dispatcher calls it (by `feedback.py`) for every request that ends with a whole answer; the result goes into
+the tables of every pool (`PolicyPools.set_estimate`).
 
 Load time of a model or an adapter per type of nodes, from two sources: calls that load an item, which take as
 long as the load; and the first answer of a node that did not hold the item, against the answers of nodes that
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple, TypedDict
 import numpy as np
 
 from trimtab.domain.cluster import RESOURCES, Floats
+from trimtab.domain.learned_estimates import LearnedEstimates, LengthCurve
 from trimtab.domain.output_estimate import OutputEstimate
 from trimtab.gateway.api.units import MEDIA, predictable, used
 from trimtab.gateway.model import Exchange, Kind, Usage
@@ -63,9 +65,15 @@ class RequestClass:
 
     __slots__ = ("idx", "key", "kind", "output")
 
-    def __init__(self, key: ClassKey, idx: int) -> None:
+    def __init__(self, key: ClassKey, idx: int, curve: LengthCurve | None = None) -> None:
+        """`curve`: output tokens that its estimate begins with."""
         self.key, self.kind, self.idx = key, key[1], idx
-        self.output = OutputEstimate()
+        self.output = OutputEstimate(curve)
+
+
+def class_name(key: ClassKey) -> str:
+    """The name of a class in views and displays."""
+    return f"{key[0]}/{key[1].value}"
 
 
 class NewEstimate(NamedTuple):
@@ -126,7 +134,9 @@ class Fit:
 class ServiceEstimates:
     """The fits of all classes and types of nodes. A reload keeps them."""
 
-    def __init__(self) -> None:
+    def __init__(self, learned: LearnedEstimates | None = None) -> None:
+        """`learned`: what other sites learned, which counts until there are enough observations."""
+        self.learned = learned
         self._of_type: dict[tuple[ClassKey, str], Fit] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
@@ -162,8 +172,8 @@ class ServiceEstimates:
         if not fit.add(units, seconds):
             return None
         self._class_fit(key).add(units, seconds)  # a sample is enough for types without observations
-        line = fit if fit.n >= ENOUGH else self._class_fit(key)
-        return _new(NewEstimate, (type_name, line.fixed_s, line.unit_s))
+        line = (fit.fixed_s, fit.unit_s) if fit.n >= ENOUGH else self.of(key, type_name)
+        return _new(NewEstimate, (type_name, *line))
 
     def observed(self, key: ClassKey, type_name: str) -> float:
         """How many requests of a class nodes of a type have served."""
@@ -173,8 +183,17 @@ class ServiceEstimates:
     def of(self, key: ClassKey, type_name: str) -> tuple[float, float]:
         """Fixed seconds, and seconds per unit."""
         own = self._of_type.get((key, type_name))
-        fit = own if own is not None and own.n >= ENOUGH else self._class_fit(key)
+        if own is not None and own.n >= ENOUGH:
+            return own.fixed_s, own.unit_s
+        if self.learned is not None and (line := self.learned.line(class_name(key), type_name)) is not None:
+            return line
+        fit = self._class_fit(key)
         return fit.fixed_s, fit.unit_s
+
+    def new_class(self, key: ClassKey, idx: int) -> RequestClass:
+        """A class of requests, whose outputs begin as other sites learned them."""
+        learned = self.learned
+        return RequestClass(key, idx, None if learned is None else learned.length(class_name(key)))
 
     def _class_fit(self, key: ClassKey) -> Fit:
         fit = self._of_class.get(key)

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from trimtab.domain.cluster import RESOURCES, Cluster, Floats
 from trimtab.gateway.api.units import PROMPT_TOKEN_FRAC
 from trimtab.gateway.decide.cluster_shape import PLACEHOLDER, SPARE_CLASSES, ClusterShape, Member, shape_of
-from trimtab.gateway.decide.learning import FIRST_LOAD_S, ClassKey, LoadTimes, RequestClass, ServiceEstimates
+from trimtab.gateway.decide.learning import (
+    FIRST_LOAD_S,
+    ClassKey,
+    LoadTimes,
+    RequestClass,
+    ServiceEstimates,
+    class_name,
+)
 from trimtab.gateway.decide.signals import NodeSignals
 from trimtab.gateway.model import Endpoint, Exchange, Facts, Kind, Node
 from trimtab.gateway.nodes.fleet import Fleet
@@ -189,7 +196,7 @@ class Registry:
         key = (model, endpoint.kind if endpoint is not None else Kind.RELAY)
         known = self._by_key.get(key)
         if known is None:
-            known = self._by_key[key] = RequestClass(key, len(self.classes))
+            known = self._by_key[key] = self.estimates.new_class(key, len(self.classes))
             self.classes.append(known)
         self._by_path[model, _path(endpoint)] = known
         if known.idx >= self.rows:
@@ -272,9 +279,12 @@ class Registry:
 
         Learned demand fits every node: an error of the regression must not exclude a node.
         """
-        demand = self.signals.fit.demand(self.rows)
+        demand, learned = self.signals.fit.demand(self.rows), self.estimates.learned
         for known in self.classes:
             c, model = known.idx, known.key[0]
+            elsewhere = learned.demand_of(class_name(known.key)) if learned is not None else None
+            if elsewhere is not None:
+                demand[c] = np.where(demand[c] > 0.0, demand[c], elsewhere)
             demand[c] = np.minimum(demand[c], self.shape.least_capacity(model))
             for name, amount in self.signals.declared.demand.get(model, {}).items():
                 demand[c, RESOURCES.index(name)] = amount
@@ -374,11 +384,6 @@ def _filled(others: Floats, capacity: Floats) -> Floats:
     total = np.where(is_known, share, 0.0).sum(axis=0)
     mean = np.divide(total, is_known.sum(axis=0), out=np.zeros(len(total)), where=is_known.any(axis=0))
     return np.where(is_known, others, mean * capacity)
-
-
-def class_name(key: ClassKey) -> str:
-    """The name of a class in views and displays."""
-    return f"{key[0]}/{key[1].value}"
 
 
 def _path(endpoint: Endpoint | None) -> str:

@@ -6,7 +6,7 @@ Among them the inputs of caches: prompt prefixes for nodes' prefix caches, conte
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.learned_estimates import LearnedEstimates, LengthCurve
 from trimtab.domain.output_estimate import OutputEstimate
 from trimtab.domain.requests import TRUTH, Prefixes, Requests
 from trimtab.domain.view import new_work
@@ -60,7 +61,7 @@ def build_requests(
     truth["units"], truth["factor"] = columns.units, _factor(spec.service_cv, seed, Stream.SERVICE, n)
     names = tenant_names(spec, columns)
     work["serial"], work["arrival_s"], work["class_idx"] = np.arange(n), columns.arrival_s, c
-    error = output_error(spec, columns, seed)
+    error = output_error(spec, columns, seed, served.classes)
     work["units"] = columns.units * error
     if spec.output_estimate == "online-mean" and columns.output_tokens is not None:
         of_models, more = columns.output_tokens > 0, (error - 1.0) * columns.output_tokens
@@ -106,19 +107,32 @@ def _fits_nodes(cluster: Cluster, columns: RequestColumns) -> npt.NDArray[np.boo
     return fits | ~np.isfinite(cluster.fixed_s[columns.class_idx]).any(axis=1)
 
 
-def output_error(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray:
-    """Factor on the output tokens that are expected of each request, or else on its size, [requests]."""
+def output_error(
+    spec: WorkloadSpec, columns: RequestColumns, seed: int, classes: Iterable[str] = ()
+) -> FloatArray:
+    """Factor on the output tokens that are expected of each request, or else on its size, [requests].
+
+    `classes` are their names by position. Raises UsageError for a file of learned estimates that is none.
+    """
     n, output = len(columns.arrival_s), columns.output_tokens
     drawn: FloatArray = np.ones(n) * _factor(spec.estimate_cv, seed, Stream.ESTIMATE, n)
     if spec.output_estimate == "drawn" or output is None or columns.prompt_tokens is None:
         return drawn
-    expected = _online_means(columns.class_idx, columns.prompt_tokens, output)
+    learned = None if spec.learned is None else LearnedEstimates.read(str(spec.learned.file))
+    curves = [learned.length(name) if learned is not None else None for name in classes]
+    expected = _online_means(columns.class_idx, columns.prompt_tokens, output, curves)
     return np.where(output > 0, expected / np.maximum(output, 1), drawn)
 
 
-def _online_means(class_idx: IntArray, prompt: IntArray, output: IntArray) -> FloatArray:
-    """Expected output by the earlier requests of a class, whether or not they have ended, [requests]."""
+def _online_means(
+    class_idx: IntArray, prompt: IntArray, output: IntArray, curves: Sequence[LengthCurve | None]
+) -> FloatArray:
+    """Expected output by the earlier requests of a class, whether or not they have ended, [requests].
+
+    `curves` [classes]: what each class begins with; a class that has none there begins with nothing.
+    """
     of_class, expected = defaultdict[int, OutputEstimate](OutputEstimate), np.empty(len(output))
+    of_class |= {c: OutputEstimate(curve) for c, curve in enumerate(curves)}
     rows = zip(class_idx.tolist(), prompt.tolist(), output.tolist(), strict=True)
     for k, (c, prompt_tokens, output_tokens) in enumerate(rows):
         estimate = of_class[c]

@@ -126,7 +126,7 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
             columns.stages, columns.run_idx, workload, served, cluster, seed
         )
     elif served.roles:
-        error = output_error(workload, columns, seed)
+        error = output_error(workload, columns, seed, served.classes)
         chains = disaggregated_chains(served, columns, cluster, error)
     else:
         chains = build_chains(scenario.chains, workload, served, columns, cluster, seed)

@@ -143,6 +143,12 @@ Tenants = Annotated[
 ]
 
 
+class LearnedSpec(Spec):
+    """What sites learned together."""
+
+    file: Path = Field(description="file of `trimtab federate`")
+
+
 class WorkloadSpec(Spec):
     """The arriving requests. A column of the trace takes precedence over drawn values."""
 
@@ -161,6 +167,9 @@ class WorkloadSpec(Spec):
         "drawn",
         description="output tokens that policies expect: the true ones with the error of estimate_cv, or the "
         "running mean of the class's answers to prompts of about the same length",
+    )
+    learned: LearnedSpec | None = Field(
+        None, description="what output_estimate: online-mean begins with; null = with nothing"
     )
     service_cv: NonNegative = Field(
         0.0, description="hidden factor on the service time: coefficient of variation of a lognormal"
@@ -190,6 +199,8 @@ class WorkloadSpec(Spec):
             raise ValueError("bursts in order, each after the end of the one before")
         if not any(self.priorities.values()):
             raise ValueError("at least one of priorities above 0")
+        if self.learned is not None and self.output_estimate == "drawn":
+            raise ValueError("output_estimate: online-mean beside learned, which it begins with")
         if self.prompts is not None and self.contents is not None:
             raise ValueError("either prompts or contents: equal requests would have different prompts")
         return self
