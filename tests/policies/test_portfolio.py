@@ -26,11 +26,14 @@ from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.predictive.outage_aware import OutageAware
 from trimtab.policies.shared.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
 
+FOR_REQUESTS = PORTFOLIO[:-1]  # the last one only where there are runs of chains
 SERVICES = np.random.default_rng(3).exponential(1.0, 400)
 
 
 class Told:
     """A rollout with given factors on completion, for each variant; keeps what it was asked."""
+
+    stages_per_run = 1.0
 
     def __init__(self, factors: Sequence[float], declared: Any = None) -> None:
         self.factors, self.declared = factors, declared
@@ -70,7 +73,7 @@ def planned(
 
 def factors(**changes: float) -> list[float]:
     """1 for every variant but for some, by position; "tuned" is the local change."""
-    values = [1.0] * len(PORTFOLIO)  # the last one only where there is an outlook
+    values = [1.0] * len(FOR_REQUESTS)  # the last one only where there is an outlook
     for name, value in changes.items():
         values[-1 if name == "tuned" else int(name[1:])] = value
     return values
@@ -140,7 +143,7 @@ def test_the_best_takes_over_and_nobody_does_for_little(policy: Policy) -> None:
     plan = planned(policy, told)
     assert plan is not None
     assert plan.active_idx.tolist() == [4]
-    assert [variant.policy for variant in told.asked] == [*PORTFOLIO[:-1], PORTFOLIO[TUNED]]
+    assert [variant.policy for variant in told.asked] == [*FOR_REQUESTS[:-1], PORTFOLIO[TUNED]]
     plan = planned(policy, Told(factors(i4=0.995)))
     assert plan is not None
     assert plan.active_idx.tolist() == [0]
@@ -163,21 +166,21 @@ def test_one_that_avoids_outages_is_tried_while_some_are_to_come(policy: Policy)
     """Under failure rates, and begins and ends of outages from now on."""
     view = seen(0)._replace(outages=np.array([(900.0, 950.0, 1)], OUTAGE))
     view.context.now_s = 400.0
-    told = Told([*[1.0] * (len(PORTFOLIO) - 1), 0.9, 1.0])
+    told = Told([*[1.0] * (len(FOR_REQUESTS) - 1), 0.9, 1.0])
     plan = policy.plan(view, past(400), new_work(0), told)
     assert plan is not None
-    assert [variant.policy for variant in told.asked] == [*PORTFOLIO, PORTFOLIO[TUNED]]
+    assert [variant.policy for variant in told.asked] == [*FOR_REQUESTS, PORTFOLIO[TUNED]]
     assert plan.active_idx.tolist() == [PORTFOLIO.index(OutageAware())]
     for variant in told.asked:
         np.testing.assert_array_equal(variant.plan.price[:, 1:], [[0, np.inf, np.inf], [0, 500, 550]])
     np.testing.assert_array_equal(plan.price[:, 1:], [[0, np.inf, np.inf], [0, 900, 950]])
-    over = Told([1.0] * (len(PORTFOLIO) + 1))  # once they are over it is simulated while it is in force
+    over = Told([1.0] * (len(FOR_REQUESTS) + 1))  # once they are over it is simulated while it is in force
     again = policy.plan(seen(0), past(800, plan), new_work(0), over)
     assert again is not None
-    assert len(over.asked) == len(PORTFOLIO) + 1
+    assert len(over.asked) == len(FOR_REQUESTS) + 1
     other = Told(factors())
     assert policy.plan(seen(0), past(1200, again._replace(active_idx=np.array([0]))), new_work(0), other)
-    assert len(other.asked) == len(PORTFOLIO)
+    assert len(other.asked) == len(FOR_REQUESTS)
 
 
 @pytest.mark.parametrize("policy", [WhatIf(window=400), Auto(window=400)])
@@ -205,7 +208,7 @@ def test_a_plan_holds_what_was_simulated(policy: Policy) -> None:
     told = policy.evidence(plan)
     counted = SERVICES[160:320]
     error_s = 2.0 * counted.reshape(16, 10).mean(axis=1).std(ddof=1) / 4.0
-    usual = np.ones(len(PORTFOLIO))
+    usual = np.ones(len(FOR_REQUESTS))
     usual[4] = 0.9
     assert told.objective == "mean"
     np.testing.assert_allclose(told.value_s, usual * counted.mean())

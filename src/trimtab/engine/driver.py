@@ -13,7 +13,7 @@ from trimtab.compiled.kernel import interpreted
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
-from trimtab.domain.planning import HISTORY, WAITING, History, checked_plan
+from trimtab.domain.planning import HISTORY, RUNS, WAITING, History, Runs, checked_plan
 from trimtab.domain.policy import Decider, Policy, members
 from trimtab.domain.requests import Requests, Status
 from trimtab.domain.view import MAX_RANKED, Plan, View, empty_plan
@@ -28,6 +28,7 @@ from trimtab.engine.python_policies import COUNT_OF_NODES
 from trimtab.engine.request_history import is_sent
 from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.engine.state import SIMULATED, HostMode
+from trimtab.engine.told_runs import runs_of
 from trimtab.errors import PolicyError
 
 _NEVER = float("inf")
@@ -83,7 +84,7 @@ class Driver:
         host: HostMode = SIMULATED,
         shadow: Policy | None = None,
         planning: PlanningLog | None = None,
-        declared: np.ndarray | None = None,
+        declared: np.ndarray | Runs | None = None,
         bounds_time: bool = False,
     ) -> None:
         self.decider, self.policy = decider, decider.dispatch
@@ -96,6 +97,7 @@ class Driver:
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
         self._declared = declared
+        self._templates = None if requests.chains is None else requests.chains.templates
         self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
         self._is_placing = False  # the plan in force places items on nodes
@@ -185,7 +187,16 @@ class Driver:
         finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
         node_idx = rows["node_idx"].copy()
         in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # a run itself is at no node
-        return History(work, finish_s, node_idx, in_flight, self.last_plan)
+        return History(work, finish_s, node_idx, in_flight, self.last_plan, self._past_runs())
+
+    def _past_runs(self) -> Runs | None:
+        """The last runs of chains, and all that are not over, for policies that use rollouts."""
+        if self._templates is None or self.rollouts is None:
+            return None
+        arrived = self._counts.arrived[0]
+        recent, status = max(0, arrived - RUNS), self.state.requests["status"]
+        is_open = (status[:recent] != Status.PENDING) & (status[:recent] < Status.FINISHED)
+        return runs_of(self.state, np.append(np.flatnonzero(is_open), np.arange(recent, arrived)))
 
     def _recent_rows(self) -> Any:
         """The last rows that needed a decision, oldest first."""
@@ -240,6 +251,7 @@ class Driver:
                 compiled,
                 self._declared,
                 use_from_outside=bool(self.state.config["use_from_outside"][0]),
+                templates=self._templates,
             )
         )
 

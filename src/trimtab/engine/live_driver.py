@@ -7,7 +7,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import itemgetter
 from struct import Struct
@@ -18,7 +18,7 @@ import numpy as np
 from trimtab.domain.chains import Templates
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
-from trimtab.domain.planning import History
+from trimtab.domain.planning import History, Runs
 from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.requests import TRUTH, Requests, Status
 from trimtab.domain.view import BACKGROUND, PINNED_RUNNING, WORK, Plan, View, memory, new_work
@@ -158,6 +158,9 @@ class LiveDriver:
             self._rows.node_idx,
         )
         self.options, self.rollouts = options, self._driver.rollouts
+        self.told_runs: Callable[[], Runs] | None = (
+            None  # what a planner is told of runs, if they have a host
+        )
         # The host corrects these arrays in place.
         self.fixed_s, self.unit_s = state.fixed_s, state.unit_s  # estimated seconds [classes, types]
         self.resident = state.resident  # which items nodes hold, u1 [nodes, items]
@@ -231,7 +234,8 @@ class LiveDriver:
     def history(self) -> History:
         """The recent past, for planning."""
         assert self._history is not None
-        return self._history.history(self._driver.last_plan)
+        past = self._history.history(self._driver.last_plan)
+        return past if self.told_runs is None else past._replace(runs=self.told_runs())
 
     def rollouts_for(self, policy: Policy) -> Rollouts | None:
         """The rollouts for another policy."""

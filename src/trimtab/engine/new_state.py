@@ -258,7 +258,8 @@ def new_state(
         () if options.report_noise_frac is None else options.report_noise_frac
     )
     given["prefix_tokens"] = np.zeros(cluster.n_nodes if reads_prefix else 0)
-    has_inputs = requests.chains is not None and any(Need.LINKS in p.all_needs for p in policies)
+    reads_inputs = any(Need.LINKS in member.all_needs for p in policies for member in members(p))
+    has_inputs = requests.chains is not None and reads_inputs
     given["input_gib"] = np.zeros(cluster.n_nodes if has_inputs else 0)
     given["held_of_item"] = np.zeros((dispatchers, len(cluster.item_names)), np.int64)
     given["views"] = _views(cluster, options, given)

@@ -41,10 +41,7 @@ SIMULATOR: Final = Host(
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "`queue_max` of nodes",
         Need.HELD_COMPARISON: "",
-        Need.ROLLOUT: (
-            "a workload without chains, since rollouts do not model what follows a stage; on chains a policy "
-            "that simulates nothing, such as downstream-aware"
-        ),
+        Need.ROLLOUT: "",
         Need.SPLITTING: "`split` of classes",
         Need.BATCHING: "`batch` of classes",
         Need.CHAINS: "`workload.chains`",
@@ -84,7 +81,6 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.SHARES_HELD: len(requests.tenant_names) > 1,
         Need.FULL_SPEED: _is_full_speed(cluster),
         Need.CENTRAL_QUEUE: np.any(cluster.queue_max < UNLIMITED),
-        Need.ROLLOUT: chains is None,
         Need.CHAINS: chains is not None,
         Need.SPLITTING: options.join_s is not None,
         Need.BATCHING: marginal is not None and np.any(marginal >= 0.0),

@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import helper
+from trimtab.domain.chains import Flow
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.planning import History
 from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan, View, estimates_s, new_work
+from trimtab.engine.events import ARRIVAL, push_event
 from trimtab.engine.faults import begin_faults
+from trimtab.engine.held_work import await_deadline
+from trimtab.engine.layout import ABSENT, NO_OUTPUT
 from trimtab.engine.nodes import anchor, queue_key
 from trimtab.engine.queues import enqueue
 from trimtab.engine.residency import acquire
@@ -32,6 +36,7 @@ LEAST_S = 1e-9  # least assumed remaining time of late work
 LONG_AGO_S = -1e12  # last use of an item that no known request used
 
 _RUNNING, _QUEUED = int(Status.RUNNING), int(Status.QUEUED)
+_PENDING, _RETRYING, _EACH = int(Status.PENDING), int(Status.RETRYING), int(Flow.EACH)
 
 
 class Placed:
@@ -95,6 +100,7 @@ def _unknown_requests(view: View, count: NDArray[np.int64], arrival_s: float) ->
     work["class_idx"] = np.argmin(view.fixed_s, axis=0)[np.repeat(view.nodes.type_idx, count)]
     work["model_idx"] = work["adapter_idx"] = -1
     work["units"], work["deadline_s"], work["arrival_s"] = 1.0, np.inf, arrival_s
+    work["serial"] = -1
     return work
 
 
@@ -120,6 +126,8 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
     s.counts.in_system[0] += 1
     note_at_nodes(s, r, 1)
     note_own(s, r, j, 1, rows.estimate_s[r])
+    if s.config.runs[0] == 1:
+        s.class_in_flight[s.work.class_idx[r]] += 1
     if is_engine(s, j):
         note_sent(s, r, j)
         rows.status[r] = _QUEUED
@@ -142,13 +150,68 @@ def _place(s: State, plan: Plan, order: Any, r: int) -> None:
 
 
 @helper
+def _go_on(s: State, r: int) -> None:
+    """Run r goes on: its stages have their outputs and statuses. What waits is decided about now."""
+    first, end = s.runs.group[r], s.runs.group[r] + s.runs.n_groups[r]
+    s.runs.started[r], s.requests.status[r], s.requests.slot[r] = 1, _RUNNING, -1
+    for g in range(first, end):
+        s.groups.left[g], s.groups.present[g] = 0, 0
+        if s.groups.known[g] == 0:
+            s.runs.left_s[r] += s.groups.expected_s[g]
+        for row in range(s.groups.row[g], s.groups.row[g] + s.groups.count[g]):
+            if s.stages.output[row] == NO_OUTPUT:
+                s.groups.left[g] += 1
+                _note_open(s, r, g, row)
+            elif s.stages.output[row] != ABSENT:
+                s.groups.present[g] += 1
+        s.runs.left[r] += 1 if s.groups.left[g] > 0 else 0
+    for g in range(first, end):
+        _expect_what_is_missing(s, r, g)
+
+
+@helper
+def _note_open(s: State, r: int, g: int, row: int) -> None:
+    """Row `row` of group g of run r is not over."""
+    if s.groups.known[g] == 1 and s.work.estimate_s[row] < np.inf:
+        s.runs.left_s[r] += s.work.estimate_s[row]
+    if s.requests.status[row] != _PENDING:
+        s.runs.rest_s[r] = max(s.runs.rest_s[r], s.work.rank_s[row])
+    if s.requests.status[row] == _RETRYING:
+        s.counts.in_system[0] += 1
+        s.class_in_flight[s.work.class_idx[row]] += 1
+        push_event(s, 0.0, ARRIVAL, row, s.requests.version[row])
+
+
+@helper
+def _expect_what_is_missing(s: State, r: int, g: int) -> None:
+    """Count the outputs that group g of run r waits for, once it is known what of its inputs is over."""
+    spec = s.groups.spec[g]
+    for e in range(s.stage_specs.input_first[spec], s.stage_specs.input_end[spec]):
+        h = s.runs.group[r] + s.input_edges.stage[e]
+        if s.input_edges.flow[e] != _EACH:
+            s.groups.missing[g] += s.groups.left[h]
+            continue
+        for i in range(s.groups.count[g]):
+            if s.stages.output[s.groups.row[h] + i] == NO_OUTPUT:
+                s.stages.missing[s.groups.row[g] + i] += 1
+
+
+@helper
 def place_requests(s: State, plan: Plan, order: Any, n_placed: int) -> None:
-    """Start a run whose first rows are at nodes at time 0. All other rows arrive. No plans."""
+    """Start a run at time 0 in which `counts.arrived` rows are there. All other requests arrive. No plans.
+
+    `n_placed` of them are at nodes, the first ones; where there are runs, those that `recent` lists. The runs
+    among the others are in flight.
+    """
     begin_telemetry(s)
     begin_faults(s)
-    for r in range(n_placed):
-        _place(s, plan, order, r)
-    s.counts.arrived[0] = n_placed
+    has_runs = s.config.runs[0] == 1
+    for i in range(n_placed):
+        _place(s, plan, order, s.recent[i] if has_runs else i)
+    for r in range(s.counts.arrived[0] if has_runs else 0):
+        if s.runs.n_groups[r] > 0:
+            _go_on(s, r)
+            await_deadline(s, r, 0.0)
     for j in range(len(s.nodes.up)):
         if is_engine(s, j):
             ask(s, plan, LOOK, -1, j, 0.0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
+from trimtab.domain.planning import Runs
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver
@@ -28,14 +29,14 @@ def run(
     seed: int = 0,
     mode: str = "auto",
     progress: Callable[[int], None] | None = None,
-    declared: np.ndarray | None = None,
+    declared: np.ndarray | Runs | None = None,
 ) -> Driver:
     """Simulate until no events are left, or to the horizon. Returns the Driver with the final state.
 
     Args:
         mode: "compiled", "interpreted", or "auto": compiled if the kernels are cached or the run is long.
         progress: called with the number of requests that have arrived.
-        declared: possible WORK, by arrival, for policies that use rollouts.
+        declared: possible WORK, or runs of chains, by arrival, for policies that use rollouts.
 
     Raises PolicyError if the policy raises or returns no valid decision, UsageError for a need of the policy
     that is not met and that it can't do without.
@@ -53,7 +54,7 @@ def begun(
     *,
     seed: int = 0,
     mode: str = "auto",
-    declared: np.ndarray | None = None,
+    declared: np.ndarray | Runs | None = None,
 ) -> Driver:
     """A run before its first event, for `go_to`. Arguments and errors are those of `run`."""
     degraded(decider, cluster, requests, options)

@@ -47,7 +47,7 @@ DEFAULT_COMPARISON = (
     "least-expected-wait+edf",
     "least-expected-wait+priority-ageing",
 )
-CHAIN_COMPARISON = (  # for runs of chains; policies that need rollouts refuse them
+CHAIN_COMPARISON = (  # for runs of chains; without `auto`, as one rollout serves thousands of stages
     "random",
     "round-robin",
     "least-connections",

@@ -87,20 +87,15 @@ def met(c: Cluster = PLAIN, options: Options | None = None, **changed: Any) -> f
 
 def test_a_plain_cluster_provides_nothing_but_the_loop() -> None:
     c = replace(PLAIN, load_s=np.zeros_like(PLAIN.load_s), usd_per_hour=np.zeros(2))
-    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset(
-        {Need.ROLLOUT, Need.FULL_SPEED}
-    )
+    assert met(c, deadline_s=np.inf, priority=0, payload_gib=0.0) == frozenset({Need.FULL_SPEED})
 
 
-def test_rollouts_do_not_model_chains() -> None:
+def test_chains_have_rollouts_and_what_a_candidate_needs_of_them() -> None:
     r = chained(PLAIN, requests(PLAIN, 4), {"a": Stage(), "b": Stage(after={"a": Flow.ALL})})
-    provided = provided_by(PLAIN, r, Options())
-    assert Need.CHAINS in provided
-    assert Need.ROLLOUT not in provided
-    with pytest.raises(UsageError, match=r"needs .*simulation of candidates") as refused:
-        degraded(Decider.of(find("what-if").dispatch), PLAIN, r, Options())
-    assert refused.value.expected is not None
-    assert "without chains" in refused.value.expected
+    assert {Need.CHAINS, Need.ROLLOUT} <= provided_by(PLAIN, r, Options())
+    for workload in (r, requests(PLAIN, 4)):
+        told = degraded(Decider.of(find("what-if").dispatch), PLAIN, workload, Options())
+        assert not {Need.CHAINS, Need.LINKS} & {effect.need for effect in told}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def label(policy: Policy) -> str:
 def _figures(evidence: Evidence | None, k: int) -> dict[str, float | None]:
     """The figures of a simulated candidate: intervals are ± `…error_s`."""
     names = "value_s", "error_s", "apart_s", "apart_error_s"
-    return {name: None if evidence is None else float(getattr(evidence, name)[k]) for name in names}
+    is_known = evidence is not None and k < len(evidence.value_s)
+    return {name: float(getattr(evidence, name)[k]) if is_known else None for name in names}
 
 
 class PolicyPool:

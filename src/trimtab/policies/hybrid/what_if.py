@@ -26,7 +26,9 @@ class WhatIf(PortfolioPolicy):
         the host declares one.
         Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
         3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout;
-        `outage-aware` too while failures were seen or the calendar has outages to come.
+        `outage-aware` too while failures were seen or the calendar has outages to come, `downstream-aware`
+        where there are chains. There the completion of runs counts, and where runs have more than 8 stages in
+        the mean a window holds fewer of them.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.
@@ -34,7 +36,8 @@ class WhatIf(PortfolioPolicy):
         All that its candidates read, and plan.price; past arrivals and their nodes; waiting work.
     Cost
         O(the active candidate's cost) per request; a plan simulates 9 × `window` requests, 10 × while
-        failures were seen or outages are planned, twice as many where queues are long.
+        failures were seen or outages are planned, twice as many where queues are long; of runs of chains as
+        many, with 8 stages each at most in the mean.
     When it wins / loses
         Wins where no policy is best all of the time, or the best one is unknown. Loses the cost of rollouts,
         and loses to the best fixed policy until there is evidence for a change. Rollouts have the planned

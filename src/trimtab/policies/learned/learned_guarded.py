@@ -21,8 +21,10 @@ from trimtab.policies.shared.portfolio import (
     SERVICE_CV,
     Objective,
     costs,
+    has_little_come,
     last_serial_of,
     stretch,
+    window_of_runs,
 )
 
 _RULE = LateBinding()
@@ -79,9 +81,11 @@ class LearnedGuarded(CorrectedPolicy):
     def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
         """Simulate both, and let the weights decide where they do no harm."""
         last, regret = history.plan.params if len(history.plan.params) else (-1.0, math.nan)
-        is_early = 0.0 <= last > last_serial_of(history) - self.window // 4
-        work = None if rollout is None or is_early else stretch(history, rollout, self.window)
-        if rollout is None or work is None:
+        if rollout is None:
+            return None
+        window = window_of_runs(rollout, self.window)
+        work = None if has_little_come(history, last, window) else stretch(history, rollout, window)
+        if work is None:
             return None
         variants = [Variant(policy, empty_plan()) for policy in self.candidates]
         completion_s = rollout(variants, work, SERVICE_CV, 0.0)

@@ -14,6 +14,7 @@ from trimtab.domain.planning import Evidence, History, Rollout, Variant
 from trimtab.domain.policy import Policy
 from trimtab.domain.view import Memory, Plan, View, empty_plan
 from trimtab.policies.data_aware.locality import Locality
+from trimtab.policies.list_scheduling.downstream_aware import DownstreamAware
 from trimtab.policies.load_aware.cost_index import N_WEIGHTS, CostIndex
 from trimtab.policies.load_aware.even_work import EvenWork
 from trimtab.policies.load_aware.late_binding import LateBinding
@@ -27,6 +28,7 @@ Floats = NDArray[np.float64]
 Objective: TypeAlias = Literal["mean", "p99"]
 
 COST_INDEX, LATE_BINDING, DUAL_PRICE, OUTAGE_AWARE = CostIndex(), LateBinding(), DualPrice(), OutageAware()
+DOWNSTREAM_AWARE = DownstreamAware()
 PORTFOLIO: tuple[Policy, ...] = (
     LATE_BINDING,  # what it holds, any other can still place; what others have placed, it can't hold
     COST_INDEX,  # under weights that are tuned
@@ -37,18 +39,19 @@ PORTFOLIO: tuple[Policy, ...] = (
     Locality(),
     DUAL_PRICE,  # at prices that are found anew for each rollout
     OUTAGE_AWARE,  # only where there is an outlook: else it is least-expected-completion
+    DOWNSTREAM_AWARE,  # only where there are runs of chains
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait)  # before that of the price
 TUNED = 1  # the candidate that has weights
 LEAST_ARRIVALS = 64  # fewer give no evidence
 MOST_WINDOWS = 2  # that are simulated, of work that comes
+STAGES = 8  # for each request of a window as many stages of runs are simulated at most
 UNSERVED = 2.0  # an unserved request counts as this times the longest completion of all
 SERVICE_CV = 0.3  # of services about their estimates: if simulated as exact, early binding looks too good
 BATCHES = 16  # of consecutive requests: these are independent enough of each other
 MOVES = ((0, 2.0), (0, 0.5), (2, 2.0), (2, 0.5))  # local changes: (which weight, times what)
 _TOLD = 4  # fields of `Evidence` by candidate
-_BEGIN_OF_TOLD = N_WEIGHTS + 2  # in `plan.params`
-_END_OF_TOLD = _BEGIN_OF_TOLD + _TOLD * len(PORTFOLIO)
+_BEGIN_OF_TOLD = N_WEIGHTS + 3  # in `plan.params`
 TAIL_FRAC = 0.02  # an objective p99 counts the mean of the longest of these: steadier than one quantile
 
 
@@ -65,20 +68,21 @@ class Notes(NamedTuple):
     @classmethod
     def read(cls, params: Floats, w_price: float = 0.0) -> Notes:
         """From the last plan; its first ones where there was none, with this weight of prices."""
-        if len(params) < _END_OF_TOLD:
+        if len(params) < _BEGIN_OF_TOLD:
             weights = np.array([*FIRST_WEIGHTS, w_price])
             return cls(weights, -1.0, 0.0, np.zeros((_TOLD, 0)), np.zeros(0))
-        told = params[_BEGIN_OF_TOLD:_END_OF_TOLD].reshape(_TOLD, len(PORTFOLIO))
-        begin = _END_OF_TOLD + 1
-        end = begin + int(params[_END_OF_TOLD])
-        scores, watch = params[begin:end], params[end:]
-        return cls(params[:N_WEIGHTS], params[N_WEIGHTS], params[N_WEIGHTS + 1], told, scores, watch)
+        last_serial, move, width = params[N_WEIGHTS:_BEGIN_OF_TOLD]
+        end_of_told = _BEGIN_OF_TOLD + _TOLD * int(width)
+        told = params[_BEGIN_OF_TOLD:end_of_told].reshape(_TOLD, int(width))
+        begin = end_of_told + 1
+        end = begin + int(params[end_of_told])
+        return cls(params[:N_WEIGHTS], last_serial, move, told, params[begin:end], params[end:])
 
     def written(self) -> Floats:
         """As `plan.params`, once simulated."""
-        told = self.told.ravel()
-        serial_and_move, n_scores = [self.last_serial, self.move], [float(len(self.scores))]
-        return np.concatenate([self.weights, serial_and_move, told, n_scores, self.scores, self.watch])
+        counts = [self.last_serial, self.move, float(self.told.shape[1])]
+        told, n_scores = self.told.ravel(), [float(len(self.scores))]
+        return np.concatenate([self.weights, counts, told, n_scores, self.scores, self.watch])
 
     def changed_weights(self) -> Floats:
         """The weights after the local change that is next."""
@@ -101,13 +105,19 @@ class Notes(NamedTuple):
 
 def last_serial_of(history: History) -> float:
     """Serial of the last arrival; -1 where there was none."""
-    return float(history.work["serial"][-1]) if len(history.work) else -1.0
+    return float(history.came["serial"][-1]) if len(history.came) else -1.0
+
+
+def has_little_come(history: History, last_serial: float, window: int) -> bool:
+    """Whether less than a quarter of a window has come since this arrival."""
+    return last_serial >= 0.0 and int((history.came["serial"] > last_serial).sum()) < window // 4
 
 
 class Simulated(NamedTuple):
     """The result of a rollout, and what it was made under."""
 
-    cost: Floats  # [candidates + 1, requests] of the portfolio, and of the cost index after the local change
+    cost: Floats  # [candidates + 1, requests] of the portfolio, as far as there are candidates here, and of
+    # the cost index after the local change
     price: Floats  # [nodes, 1] of node time; where there is an outlook the columns of `availability` follow
     watch: Floats  # as in `Notes`
 
@@ -130,10 +140,14 @@ def simulated(
     and `w_price` seconds for each dollar of node time.
     """
     view, history, _ = told
-    is_early = 0.0 <= notes.last_serial > last_serial_of(history) - window // 4
-    reach = min(max(window, 2 * int(view.nodes.in_flight.sum())), MOST_WINDOWS * window)
-    work = None if rollout is None or is_early else stretch(history, rollout, reach)
-    if rollout is None or work is None:
+    if rollout is None:
+        return None
+    window = window_of_runs(rollout, window)
+    in_flight = int(view.nodes.in_flight.sum() / rollout.stages_per_run)
+    reach = min(max(window, 2 * in_flight), MOST_WINDOWS * window)
+    is_early = has_little_come(history, notes.last_serial, window)
+    work = None if is_early else stretch(history, rollout, reach)
+    if work is None:
         return None
     price, (outlook, watch) = DUAL_PRICE.plan(*told, rollout).price, availability(view, notes.watch)
     has_news = bool(outlook[:, 0].any() or np.isfinite(outlook[:, 1]).any())
@@ -144,14 +158,14 @@ def simulated(
     now, changed = (
         empty_plan()._replace(params=w, price=in_rollout) for w in (notes.weights, notes.changed_weights())
     )
-    is_tried = has_news or PORTFOLIO[active] is OUTAGE_AWARE
-    tried = PORTFOLIO if is_tried else PORTFOLIO[:-1]
-    variants = [Variant(policy, now) for policy in tried] + [Variant(COST_INDEX, changed)]
+    listed = PORTFOLIO if history.runs is not None else PORTFOLIO[:-1]
+    is_tried = np.array([p is not OUTAGE_AWARE or has_news or k == active for k, p in enumerate(listed)])
+    variants = [Variant(p, now) for k, p in enumerate(listed) if is_tried[k]] + [Variant(COST_INDEX, changed)]
     completion_s = rollout(variants, work, SERVICE_CV, notes.weights[-1])
-    cost = costs(completion_s[:, completion_s.shape[1] // 2 :], objective, active)
-    if not is_tried:  # it counts as equal to the one in force, so it does not take over
-        cost = np.insert(cost, len(tried), cost[active], axis=0)
-    return Simulated(cost, price, watch)
+    place = np.cumsum(is_tried) - 1
+    cost = costs(completion_s[:, completion_s.shape[1] // 2 :], objective, place[active])
+    place[~is_tried] = place[active]  # counts as equal to the one in force, so it does not take over
+    return Simulated(cost[np.append(place, -1)], price, watch)
 
 
 class PortfolioPolicy(Policy):
@@ -169,6 +183,11 @@ class PortfolioPolicy(Policy):
     def candidates(self) -> tuple[Policy, ...]:
         """The portfolio."""
         return PORTFOLIO
+
+    @property
+    def all_needs(self) -> frozenset[Need]:
+        """Its needs; `downstream-aware` decides only where there are runs of chains, and so what it needs."""
+        return self.needs.union(*(p.all_needs for p in PORTFOLIO if p is not DOWNSTREAM_AWARE))
 
     def init(self, cluster: Cluster) -> Memory:
         """The first candidate's."""
@@ -198,12 +217,17 @@ class PortfolioPolicy(Policy):
         return Evidence(self.objective, *told) if told.size else None
 
 
+def window_of_runs(rollout: Rollout, window: int) -> int:
+    """A window of as many runs, or of fewer where they have many stages."""
+    return max(min(window, int(STAGES * window / rollout.stages_per_run)), min(window, LEAST_ARRIVALS))
+
+
 def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void] | None:
     """Work to simulate: the last `window` arrivals at their distances; while they are few, declared work.
 
     None where there is neither.
     """
-    past = history.work[-window:]
+    past = history.came[-window:]
     if len(past) < max(LEAST_ARRIVALS, window // 4) and rollout.declared is not None:
         past = rollout.declared[:window]
     if len(past) < LEAST_ARRIVALS:

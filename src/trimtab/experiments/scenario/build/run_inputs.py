@@ -20,8 +20,10 @@ from trimtab.domain.chains import Chains
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.needs import Need
 from trimtab.domain.options import Options
+from trimtab.domain.planning import Runs
 from trimtab.domain.policy import Policy
 from trimtab.domain.requests import Requests
+from trimtab.engine.told_runs import declared_runs
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.chain_rows import build_chains, path_estimates_s
 from trimtab.experiments.scenario.build.cluster_arrays import build_cluster, fluid_capacity_per_s
@@ -344,15 +346,18 @@ OTHER_SEEDS = 1 << 62  # from here on, so that no run of small seeds is told its
 
 def scenario_workload(
     policy: Policy, scenario: Scenario, seed: int, load: float | None = None
-) -> np.ndarray | None:
-    """WORK of another seed, for policies that use rollouts at first; None for a recorded trace."""
+) -> np.ndarray | Runs | None:
+    """WORK of another seed, or its runs, for rollouts at the start; None for a recorded trace."""
     if Need.ROLLOUT not in policy.all_needs or scenario.workload.generate is None:
         return None
     return _declared(scenario, (seed + OTHER_SEEDS) % (2 * OTHER_SEEDS), load)
 
 
 @functools.lru_cache(maxsize=1)
-def _declared(scenario: Scenario, seed: int, load: float | None) -> np.ndarray:
-    work: np.ndarray = build(scenario, seed, load).requests.work[:MOST].copy()
+def _declared(scenario: Scenario, seed: int, load: float | None) -> np.ndarray | Runs:
+    inputs = build(scenario, seed, load)
+    if inputs.requests.chains is not None:
+        return declared_runs(inputs.requests, inputs.cluster.n_nodes)
+    work: np.ndarray = inputs.requests.work[:MOST].copy()
     work.flags.writeable = False
     return work
