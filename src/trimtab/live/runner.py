@@ -15,6 +15,7 @@ import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
+from trimtab.domain.planning import Runs
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Requests
 from trimtab.engine.driver import Driver, Started
@@ -203,7 +204,7 @@ def run_live(
     clock: Clock | None = None,
     mode: str = "auto",
     progress: Progress | None = None,
-    declared: np.ndarray | None = None,
+    declared: np.ndarray | Runs | None = None,
 ) -> Driver:
     """Run one policy over given requests, live. Returns the Driver with the final state.
 
@@ -214,7 +215,7 @@ def run_live(
         clock: any other clock. On a VirtualClock, which does not wait, the result equals the simulator's.
         mode: "compiled", "interpreted", or "auto": compiled if the kernels are cached or the run is long.
         progress: called with the number of requests that have arrived.
-        declared: possible WORK, by arrival, for policies that use rollouts.
+        declared: possible WORK, or runs of chains, by arrival, for policies that use rollouts.
 
     Raises UsageError for options that only the simulator has (faults) and for a need of the policy that is
     not met and that it can't do without, PolicyError if the policy raises or
