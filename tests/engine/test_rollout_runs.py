@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.test_live_runs import ARRIVALS_S, Player
-from engine.test_rollout import Planner, driven, dyadic
+from engine.test_rollout import TICK, Planner, driven, dyadic
 from support.builders import cluster, requests
 from support.by_hand import asked, fault_table, once
 from support.chains import Stage, after, chained
@@ -25,6 +25,7 @@ from trimtab.engine.live_driver import LiveDriver
 from trimtab.engine.live_runs import LiveRuns
 from trimtab.engine.rollout import StateRollout
 from trimtab.engine.run_row_writer import RunSpec, StageNeeds
+from trimtab.engine.simulator import go_to
 from trimtab.engine.state import STAGES
 from trimtab.engine.told_runs import declared_runs
 from trimtab.policies.catalogue import find
@@ -160,6 +161,23 @@ def test_nothing_is_told_of_what_is_to_come() -> None:
         np.testing.assert_array_equal(getattr(told, name), getattr(told_other, name), err_msg=name)
     variants, future = [Variant(find("downstream-aware")[0])], to_come(driver)
     np.testing.assert_array_equal(*(rollout_of(d)(variants, future) for d in (driver, other)))
+
+
+def test_runs_to_come_change_no_decision_before_they_come() -> None:
+    """Also not through the rollouts of `auto`. Twin runs are equal."""
+    c, r, options = case(0)
+    assert r.chains is not None
+    until, spec = 120, "auto(window=64,plan_period_s=2)"
+    known = np.arange(len(r.chains.work)) < until * (len(r.chains.work) // len(r))
+    drivers = [Driver(c, of, options, find(spec), mode="compiled") for of in (r, r, differing(r, known))]
+    for driver in drivers:
+        go_to(driver, float(r.work["arrival_s"][until]) - TICK)
+    first, twin, other = ({name: d.state.requests[name] for name in ("node_idx", "start_s")} for d in drivers)
+    assert drivers[0].planning.made > 2
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, twin[name])
+        np.testing.assert_array_equal(values, other[name])
+    assert [d.switches for d in drivers] == [drivers[0].switches] * 3
 
 
 def test_variants_start_from_the_same_state_also_in_another_process() -> None:

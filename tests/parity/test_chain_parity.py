@@ -34,6 +34,7 @@ POLICIES = (
     "congestion-aware+least-laxity",
     "downstream-aware",
 )
+AUTO = "auto(window=64,plan_period_s=1)"  # by rollouts
 PAIRS = [(case, policy) for case in CASES for policy in POLICIES]
 
 
@@ -48,3 +49,15 @@ def test_both_hosts_run_chains_alike(case: str, policy: str) -> None:
     for name in ("groups", "stages", "runs"):
         np.testing.assert_array_equal(getattr(simulated.state, name), getattr(live.state, name))
     assert simulated.state.counts["finished"][0] > 5
+
+
+@pytest.mark.parametrize("case", ["deadlines", "stale"])
+def test_both_hosts_choose_alike_by_rollouts(case: str) -> None:
+    c = cluster(5, types=2, slots=2, zones=2, queue_max=1, nic_gib_per_s=1.0)
+    r = requests(c, 160, load=0.2, seed=3, tenants=2, deadline_s=9.0)
+    r = chained(c, replace(r, work=r.work.copy()), STAGES)
+    decider = find(AUTO)
+    simulated, live = both(c, r, CASES[case], decider.dispatch, decider.order, mode="compiled")
+    assert_same(simulated, live)
+    assert simulated.planning.made == live.planning.made > 2
+    assert list(simulated.switches) == list(live.switches)

@@ -24,9 +24,18 @@ from trimtab.policies.hybrid.what_if import WhatIf
 from trimtab.policies.load_aware.sampled_completion import SampledCompletion
 from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.predictive.outage_aware import OutageAware
-from trimtab.policies.shared.portfolio import PORTFOLIO, TAIL_FRAC, TUNED, Notes, costs, is_better, stretch
+from trimtab.policies.shared.portfolio import (
+    FOR_RUNS,
+    PORTFOLIO,
+    TAIL_FRAC,
+    TUNED,
+    Notes,
+    costs,
+    is_better,
+    stretch,
+)
 
-FOR_REQUESTS = PORTFOLIO[:-1]  # the last one only where there are runs of chains
+FOR_REQUESTS = PORTFOLIO[: -len(FOR_RUNS)]
 SERVICES = np.random.default_rng(3).exponential(1.0, 400)
 
 

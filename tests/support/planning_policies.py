@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trimtab.compiled.kernel import kernel
+from trimtab.domain.needs import Need
+from trimtab.domain.planning import Variant
 from trimtab.domain.policy import Policy
+from trimtab.domain.requests import Status
 from trimtab.domain.view import Memory, can_take, empty_plan
+from trimtab.policies.load_aware.late_binding import LateBinding
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,24 @@ _ANSWERS: dict[str, Any] = {
     "hang": lambda: time.sleep(3600.0),
     "die": _die,
 }
+
+
+RUNS_SEEN: list[tuple[float, dict[float, float]]] = []
+"""Of each plan of `LooksAhead` its time, and when each run in flight is expected to end, by its arrival."""
+
+
+@dataclass(frozen=True)
+class LooksAhead(LateBinding):
+    """Late binding, which looks at what rollouts tell of runs in flight once others are over."""
+
+    name: ClassVar[str] = "looks-ahead"
+    needs: ClassVar[frozenset[Need]] = LateBinding.needs | {Need.ROLLOUT}
+    plan_period_s: float = 7.0
+
+    def plan(self, view: Any, history: Any, waiting: Any, rollout: Any) -> None:
+        runs, now_s = history.runs, view.context.now_s
+        live = np.flatnonzero(runs.status < Status.FINISHED)
+        if 0 < len(live) < len(runs.work):
+            left_s = rollout([Variant(LateBinding())], history.came[:0])[0]
+            ends_s = dict(zip(runs.work["arrival_s"][live].tolist(), (now_s + left_s).tolist(), strict=True))
+            RUNS_SEEN.append((float(now_s), ends_s))

@@ -96,7 +96,7 @@ class Driver:
         self.state = new_state(cluster, requests, options, decider, seed, host=host, shadow=shadow)
         self.compiled, self.n_requests = compiled, len(requests)
         self.planning = planning or PlanningLog()
-        self._declared = declared
+        self._declared, self._plans_apart = declared, bounds_time
         self._templates = None if requests.chains is None else requests.chains.templates
         self.rollouts = self.rollouts_for(decider)
         self._pending: deque[Plan] = deque()  # made, not yet in force
@@ -241,7 +241,8 @@ class Driver:
         """The rollouts for a policy. All variants use the separate order of `decider`, if it has one."""
         if Need.ROLLOUT not in decider.dispatch.all_needs:
             return None
-        compiled = self.compiled or is_ready(*decider)  # results are the same
+        # Results are the same. A process that plans may compile: its host goes on meanwhile.
+        compiled = self.compiled or self._plans_apart or is_ready(*decider)
         return Rollouts(
             Setting(
                 self._cluster,

@@ -27,8 +27,8 @@ class WhatIf(PortfolioPolicy):
         Candidates: `late-binding` (the first), `cost-index`, `least-expected-wait`, `sampled-completion` with
         3 and 8 samples, `even-work`, `locality`, and `dual-price` with new prices for each rollout;
         `outage-aware` too while failures were seen or the calendar has outages to come, `downstream-aware`
-        where there are chains. There the completion of runs counts, and where runs have more than 8 stages in
-        the mean a window holds fewer of them.
+        with ageing .2 and .8 where there are chains. There the completion of runs counts, and where runs have
+        more than 8 stages in the mean a window holds fewer of them.
     Source
         Kefeng Deng, Junqiang Song, Kaijun Ren, Alexandru Iosup: "Exploring portfolio scheduling for long-term
         execution of scientific workloads in IaaS clouds", SC '13, 2013.

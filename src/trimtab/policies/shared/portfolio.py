@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Objective: TypeAlias = Literal["mean", "p99"]
 
 COST_INDEX, LATE_BINDING, DUAL_PRICE, OUTAGE_AWARE = CostIndex(), LateBinding(), DualPrice(), OutageAware()
-DOWNSTREAM_AWARE = DownstreamAware()
+FOR_RUNS: tuple[Policy, ...] = (DownstreamAware(), DownstreamAware(ageing=0.8))  # the second for the tail
 PORTFOLIO: tuple[Policy, ...] = (
     LATE_BINDING,  # what it holds, any other can still place; what others have placed, it can't hold
     COST_INDEX,  # under weights that are tuned
@@ -39,7 +39,7 @@ PORTFOLIO: tuple[Policy, ...] = (
     Locality(),
     DUAL_PRICE,  # at prices that are found anew for each rollout
     OUTAGE_AWARE,  # only where there is an outlook: else it is least-expected-completion
-    DOWNSTREAM_AWARE,  # only where there are runs of chains
+    *FOR_RUNS,  # only where there are runs of chains
 )
 FIRST_WEIGHTS = (COST_INDEX.w_work, COST_INDEX.w_excess, COST_INDEX.w_wait)  # before that of the price
 TUNED = 1  # the candidate that has weights
@@ -158,7 +158,7 @@ def simulated(
     now, changed = (
         empty_plan()._replace(params=w, price=in_rollout) for w in (notes.weights, notes.changed_weights())
     )
-    listed = PORTFOLIO if history.runs is not None else PORTFOLIO[:-1]
+    listed = PORTFOLIO if history.runs is not None else PORTFOLIO[: -len(FOR_RUNS)]
     is_tried = np.array([p is not OUTAGE_AWARE or has_news or k == active for k, p in enumerate(listed)])
     variants = [Variant(p, now) for k, p in enumerate(listed) if is_tried[k]] + [Variant(COST_INDEX, changed)]
     completion_s = rollout(variants, work, SERVICE_CV, notes.weights[-1])
@@ -187,7 +187,7 @@ class PortfolioPolicy(Policy):
     @property
     def all_needs(self) -> frozenset[Need]:
         """Its needs; `downstream-aware` decides only where there are runs of chains, and so what it needs."""
-        return self.needs.union(*(p.all_needs for p in PORTFOLIO if p is not DOWNSTREAM_AWARE))
+        return self.needs.union(*(p.all_needs for p in PORTFOLIO[: -len(FOR_RUNS)]))
 
     def init(self, cluster: Cluster) -> Memory:
         """The first candidate's."""
