@@ -70,7 +70,8 @@ def page(results: Mapping[str, Any]) -> str:
     where = f"Measured on {on['cpu']}, {on['cores']} cores, {on['system']}.\n"
     head = ["policy", "mean", "worst mean", "clusters with a mean over +5", "p99"]
     clusters = markdown_table(head, _rows(results["clusters"]))
-    return "\n".join([HEAD, where, clusters, *_chains(results["chains"]), NOTES])
+    chains = _chains(results["chains"]) if "chains" in results else ()
+    return "\n".join([HEAD, where, clusters, *chains, NOTES])
 
 
 def _chains(cells: Mapping[str, Any]) -> Iterator[str]:
