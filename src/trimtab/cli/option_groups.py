@@ -43,13 +43,13 @@ def _options(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-OK, INTERNAL, USAGE, POLICY_FAILED, FAILED, DIFFERS, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+OK, INTERNAL, USAGE, POLICY_FAILED, FAILED, DIFFERS, REVEALS, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
 EXIT_CODES = (
     "\n\n[bold]Exit codes[/bold]\n\n"
     f"{OK} done · {INTERNAL} internal error · {USAGE} wrong usage or input · "
     f"{POLICY_FAILED} a policy failed · {FAILED} inputs of a chain failed · "
-    f"{DIFFERS} a rerun has other figures · {INTERRUPTED} interrupted"
+    f"{DIFFERS} a rerun has other figures · {REVEALS} a trace reveals people · {INTERRUPTED} interrupted"
 )
 
 

@@ -1,4 +1,4 @@
-"""`trimtab trace`: import, show, generate, convert and download traces."""
+"""`trimtab trace`: import, show, audit, generate, convert and download traces."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
 from trimtab.cli.table_options import TableOptions
+from trimtab.cli.trace_audit import audit_trace
 from trimtab.cli.trace_import import import_trace
 from trimtab.words import counted
 
@@ -31,7 +32,7 @@ OutFile = Annotated[
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Import, show, generate, convert and download traces.",
+    help="Import, show, audit, generate, convert and download traces.",
     epilog=examples(
         "trimtab trace download azure-llm-2023-conv",
         "trimtab trace import log.csv --out trace.parquet",
@@ -47,6 +48,13 @@ app.command(
         "trimtab trace import log.csv --out t.parquet --time-format '%d/%m/%Y %H:%M:%S' --encoding latin-1",
     ),
 )(grouped(import_trace))
+app.command(
+    "audit",
+    epilog=examples(
+        "trimtab trace audit recordings/",
+        "trimtab trace audit access.log --json",
+    ),
+)(grouped(audit_trace))
 
 
 def _read(file: Path, rows: TraceRows, table: TableOptions, *, quiet: bool) -> Trace:
