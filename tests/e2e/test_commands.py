@@ -74,7 +74,8 @@ def test_help_has_examples(cli, command):
 def test_help_documents_the_exit_codes(cli):
     text = " ".join(cli("--help").stdout.split())
     codes = "0 done · 1 internal error · 2 wrong usage or input · 3 a policy failed"
-    assert f"{codes} · 4 inputs of a chain failed · 5 a rerun has other figures · 130 interrupted" in text
+    later = "4 inputs of a chain failed · 5 a rerun has other figures · 6 a trace reveals people"
+    assert f"{codes} · {later} · 130 interrupted" in text
 
 
 def test_version(cli):

@@ -74,6 +74,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "scenario schema": "",
     "trace import trace.csv --out t.parquet": "",
     "trace show trace.csv": "",
+    "trace audit trace.csv": "",
     "trace convert trace.csv t.csv": "",
     "trace make made.csv --rate 1 --mean 2 --size-cv 1": "",
     "trace list": "",
