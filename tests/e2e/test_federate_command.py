@@ -178,6 +178,59 @@ def test_sites_that_do_not_fit_are_refused_by_name_and_the_others_go_on(tmp_path
     assert (server.running.returncode, "1 round from 1 site" in out) == (0, True)
 
 
+def test_a_server_adds_what_it_cannot_read(cli: Cli, tmp_path: Path) -> None:
+    """Three clients; the oracle is the same federation in the open. A client without the key is told so."""
+    made = cli("federate", "keys", "--out", "keys")
+    assert (made.exit_code, "keys/sites.key" in made.stdout) == (0, True)
+    assert (tmp_path / "keys" / "sites.key").stat().st_mode & 0o077 == 0
+    again = cli("federate", "keys", "--out", "keys")
+    assert (again.exit_code, "has keys already" in again.stderr) == (2, True)
+    sums = {"aggregation": {"sum_key": "keys/server.key"}, "rounds": {"sites_min": 3}}
+    (tmp_path / "federation.yaml").write_text(yaml.safe_dump({**FEDERATION, **sums}))
+    files = {name: write_site(tmp_path / f"{name}.csv", k) for k, name in enumerate(SITES)}
+    (tmp_path / "keys" / "sites.key").rename(tmp_path / "sites.key")
+    with serving(tmp_path) as server:
+        command = (sys.executable, "-m", "trimtab", "federate", "client")
+        refused = subprocess.run(
+            [*command, "bank.csv", "--server", server.url, "--key-env", "SITE_KEY"],
+            cwd=tmp_path,
+            env={**os.environ, "SITE_KEY": "bank"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (refused.returncode, "--sum-key: does not fit the server" in refused.stderr) == (2, True)
+        clients = [
+            subprocess.Popen(
+                [
+                    *(*command, f"{name}.csv", "--server", server.url, "--key-env", "SITE_KEY"),
+                    *("--sum-key", "sites.key", "--out", name, "--quiet"),
+                ],
+                cwd=tmp_path,
+                env={**os.environ, "SITE_KEY": name},
+            )
+            for name in SITES
+        ]
+        assert [each.wait(timeout=200) for each in clients] == [0, 0, 0]
+        server.running.communicate(timeout=60)
+    plain = learned_together(
+        Federation(PROBLEM, Terms(SITES)), {name: site_of(path) for name, path in files.items()}
+    )
+    expected = LearnedEstimates.of(Artifact.parsed(plain.result()[1], "plain"))
+    for name in SITES:
+        found = LearnedEstimates.read(str(tmp_path / name / "learned.safetensors"))
+        np.testing.assert_allclose(found.lengths, expected.lengths, rtol=1e-4)
+        np.testing.assert_allclose(found.rows["lengths"], expected.rows["lengths"], atol=1e-5)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "federation.safetensors",
+        "status.json",
+        "sums.safetensors",
+    ]
+
+
+SUMS = {"sum_key": "federation.yaml"}
+
+
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
@@ -189,6 +242,21 @@ def test_sites_that_do_not_fit_are_refused_by_name_and_the_others_go_on(tmp_path
         ({"rounds": {"sites_min": 4}}, ("rounds.sites_min", "at most 3")),
         ({"rounds": {"deadline_s": 0}}, ("rounds.deadline_s",)),
         ({"aggregation": {"rule": "mode"}}, ("aggregation.rule", "median")),
+        ({"aggregation": SUMS}, ("rounds.sites_min", "3 or more")),
+        (
+            {"aggregation": {**SUMS, "rule": "median"}, "rounds": {"sites_min": 3}},
+            ("aggregation.rule", "can only be added"),
+        ),
+        (
+            {"aggregation": {**SUMS, "clip": 3.0}, "rounds": {"sites_min": 3}},
+            ("aggregation.clip", "see how long"),
+        ),
+        (
+            {"aggregation": SUMS, "rounds": {"sites_min": 3}, "learn": {"policy": {}}},
+            ("learn.policy", "can't see"),
+        ),
+        ({"aggregation": SUMS, "rounds": {"sites_min": 3}}, ("federation.yaml", "is no key")),
+        ({"aggregation": {"sum_key": "none.key"}}, ("aggregation.sum_key", "a file that exists")),
         ({"tls": {"certificate": "federation.yaml", "key": "federation.yaml"}}, ("tls", "PEM")),
     ],
 )

@@ -106,6 +106,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "learn transfer w.safetensors --to tiny": "learn",
     "federate server federation.yaml": "serve",
     "federate client trace.csv --server http://127.0.0.1:1": "serve",
+    "federate keys": "private",
     "epp --config gateway.yaml": "envoy",
     "kube scheduler": "kube",
     "kube extender": "kube",

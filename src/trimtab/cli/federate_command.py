@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("aiohttp", "orjson")
 OWN_FILE = "own.safetensors"
+SITES_KEY, SERVER_KEY = "sites.key", "server.key"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,9 +31,43 @@ app = typer.Typer(
         "trimtab federate server --example > federation.yaml",
         "trimtab federate server federation.yaml --out federation",
         "trimtab federate client trace.csv --server https://host:9443 --ca ca.pem --key-env SITE_KEY",
+        "trimtab federate keys --out keys   for a server that cannot read updates",
         "trimtab serve gateway.yaml --check   with `learned: learned.safetensors` in it",
     ),
 )
+
+
+@app.command("keys", epilog=examples("trimtab federate keys --out keys"))
+@grouped
+def keys(
+    out: Annotated[Path, out_option()] = Path("trimtab-keys"), json: Json = False, quiet: Quiet = False
+) -> None:
+    """Make keys of encrypted updates: a secret one for the sites, a public one for the server.
+
+    It needs the extra private, on all sides.
+    """
+    from trimtab.errors import UsageError
+    from trimtab.privacy.secure_sums import PublicKey, new_keys
+    from trimtab.report.whole_files import check_writable, write_bytes
+
+    names = (SITES_KEY, SERVER_KEY)
+    if any((out / name).exists() for name in names):
+        raise UsageError("has keys already", file=str(out), expected="a folder without them")
+    check_writable(out)
+    contents = new_keys()
+    out.mkdir(parents=True, exist_ok=True)
+    before = os.umask(0o077)  # nobody else may read the secret one, not even for a moment
+    try:
+        files = [write_bytes(out / name, content) for name, content in zip(names, contents, strict=True)]
+    finally:
+        os.umask(before)
+    fingerprint = PublicKey.parsed(contents[1], str(files[1])).fingerprint
+    if json:
+        print_json({"sites": str(files[0]), "server": str(files[1]), "fingerprint": fingerprint})
+        return
+    print(f"{files[0]}: for the sites (--sum-key), never for the server")
+    print(f"{files[1]}: for the server (aggregation: {{sum_key: …}})")
+    note(f"fingerprint {fingerprint}", quiet=quiet)
 
 
 @app.command(
@@ -71,6 +106,7 @@ def server(
     site_digests(read)
     if read.tls is not None:
         read.tls.context("tls")
+    read.federation()
     if check:
         print(f"the federation is fine: {counted(len(read.sites), 'site')}")
         return
@@ -111,7 +147,8 @@ def _round_text(report: RoundReport, rounds: int) -> str:
     if report.missed:
         parts.append(f"without {', '.join(report.missed)}")
     parts += [f"{site} refused: {why}" for site, why in report.refused.items()]
-    return "; ".join([*parts, f"step {report.step:.3g}"])
+    parts.append("the sum is encrypted" if report.step is None else f"step {report.step:.3g}")
+    return "; ".join(parts)
 
 
 def _key(env: str | None) -> str:
@@ -146,6 +183,8 @@ def _renamed(names: list[str]) -> dict[str, str]:
         "--certificate site.pem --certificate-key site.key --rename A100-80G=a100",
         "trimtab federate client trace.csv --cluster cluster.yaml --server http://127.0.0.1:9443 "
         "--key-env SITE_KEY --out learned",
+        "trimtab federate client recordings/ --server https://host:9443 --ca ca.pem --key-env SITE_KEY "
+        "--sum-key keys/sites.key",
     ),
 )
 @grouped
@@ -184,6 +223,14 @@ def client(
             "--rename", help="Class or node type of this site, as the others call it.", metavar="OWN=THEIRS"
         ),
     ] = None,
+    sum_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--sum-key",
+            help="Secret key of the sites, for a server that adds encrypted updates.",
+            metavar="FILE",
+        ),
+    ] = None,
     patience_s: Annotated[
         float, typer.Option("--patience-s", min=0, help="How long the server may be away.")
     ] = 600.0,
@@ -204,7 +251,7 @@ def client(
     from trimtab.report.whole_files import check_writable, write_bytes
 
     check_writable(out)
-    access = Access(server, _key(key_env), ca, certificate, certificate_key, patience_s)
+    access = Access(server, _key(key_env), ca, certificate, certificate_key, patience_s, sum_key)
     silent, names = quiet or json, _renamed(rename or [])
     told: dict[str, Any] = {}
     made: list[tuple[Problem, Site]] = []

@@ -32,6 +32,7 @@ _TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
 }
 
 Floats = NDArray[np.float64]

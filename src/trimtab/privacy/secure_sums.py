@@ -20,7 +20,8 @@ import hashlib
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ _KEY, _SUM = b"trimtab-ckks-key/1", b"trimtab-ckks-sum/1"
 _CHUNK_MOST: Final = 1 << 19  # bytes of a ciphertext; a fresh one has 262 kB
 _KEY_MOST: Final = 1 << 22
 _HEADER_MOST: Final = 200
+_KEY_FILE: Final = "a key of `trimtab federate keys`"
 
 
 class Decrypted(NamedTuple):
@@ -56,9 +58,21 @@ class PublicKey:
         self.fingerprint: Final = fingerprint
 
     @classmethod
-    def parsed(cls, content: bytes, source: str) -> PublicKey:
+    def read(cls, path: Path) -> Self:
+        """From a key file. Raises UsageError, MissingExtra."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(_KEY_MOST)
+        except OSError as error:
+            raise UsageError(
+                f"can't be read: {error.strerror}", file=str(path), expected=_KEY_FILE
+            ) from error
+        return cls.parsed(content, str(path))
+
+    @classmethod
+    def parsed(cls, content: bytes, source: str) -> Self:
         """The public key of a key file, secret or public. Raises UsageError, MissingExtra."""
-        return PublicKey(*_parsed_key(content, source)[1:])
+        return cls(*_parsed_key(content, source)[1:])
 
     def encrypted(self, values: Floats) -> bytes:
         """The numbers, [numbers], encrypted, with an encrypted 1 that counts the update.
@@ -74,6 +88,10 @@ class PublicKey:
             for begin in range(0, len(numbers), SLOTS)
         ]
         return self._content(len(values), chunks)
+
+    def length(self, update: bytes) -> int:
+        """How many numbers an encrypted update holds. Raises UsageError for what is none."""
+        return self._vectors(update)[1]
 
     def summed(self, updates: Sequence[bytes]) -> bytes:
         """The encrypted sum of encrypted updates, at least one. Raises UsageError."""
@@ -126,12 +144,12 @@ class SumKey(PublicKey):
     """Decrypts as well: the key of the sites."""
 
     @classmethod
-    def parsed(cls, content: bytes, source: str) -> SumKey:
+    def parsed(cls, content: bytes, source: str) -> Self:
         """The secret key of a key file. Raises UsageError, MissingExtra."""
         secret, context, fingerprint = _parsed_key(content, source)
         if not secret:
             raise UsageError("is a public key", file=source, expected="the secret key of the sites")
-        return SumKey(context, fingerprint)
+        return cls(context, fingerprint)
 
     def decrypted(self, content: bytes, at_least: int) -> Decrypted:
         """A sum, rounded to `GRID`. Raises UsageError if fewer than `at_least` updates are in it."""
@@ -144,6 +162,11 @@ class SumKey(PublicKey):
             expected = f"{at_least} or more: fewer would show what single sites sent"
             raise UsageError("is a sum of too few updates", value=round(count), expected=expected)
         return Decrypted(np.round(found[:-1] / GRID) * GRID, round(count))
+
+
+def encrypted_bytes(numbers: int) -> int:
+    """Bytes of so many numbers encrypted, at most."""
+    return _HEADER_MOST + math.ceil((numbers + 1) / SLOTS) * _CHUNK_MOST
 
 
 def new_keys() -> tuple[bytes, bytes]:
@@ -161,17 +184,16 @@ def new_keys() -> tuple[bytes, bytes]:
 
 def _parsed_key(content: bytes, source: str) -> tuple[bool, Any, str]:
     """Whether a key is secret, its context, and the fingerprint of its public part."""
-    line, end, rest = content[:_KEY_MOST].partition(b"\n")
+    line, end, rest = content.partition(b"\n")
     words = line.split(b" ")
-    expected = "a key made by `trimtab federate keys`"
     if not end or len(words) != 3 or words[0] != _KEY or words[1] not in (b"secret", b"public"):
-        raise UsageError("is no key", file=source, expected=expected)
+        raise UsageError("is no key", file=source, expected=_KEY_FILE)
     try:
         context = _tenseal().context_from(rest)
     except (ValueError, RuntimeError) as error:
-        raise UsageError(f"is no key: {error}", file=source, expected=expected) from error
+        raise UsageError(f"is no key: {error}", file=source, expected=_KEY_FILE) from error
     if context.is_private() != (words[1] == b"secret") or context.global_scale != SCALE:
-        raise UsageError("is a key of another kind than it says", file=source, expected=expected)
+        raise UsageError("is a key of another kind than it says", file=source, expected=_KEY_FILE)
     return words[1] == b"secret", context, words[2].decode("ascii", "replace")
 
 

@@ -59,7 +59,7 @@ def combined(updates: Mapping[str, Update], rule: Rule) -> Update:
     given = [clipped(update, longest) for update in given]
     total = summed(given)
     if rule.name == "mean":
-        return Update(_ratio(total.values, total.weights), total.weights)
+        return Update(ratio(total.values, total.weights), total.weights)
     values = np.stack([update.values for update in given])
     known = np.stack([update.weights for update in given]) > 0.0
     found = np.zeros(values.shape[1])
@@ -87,7 +87,8 @@ def summed(updates: Collection[Update]) -> Update:
     return Update((weights * values).sum(axis=0), weights.sum(axis=0))
 
 
-def _ratio(above: Floats, below: Floats) -> Floats:
+def ratio(above: Floats, below: Floats) -> Floats:
+    """Means from Σ weight × value and Σ weight; 0 where there is no weight."""
     return np.divide(above, below, out=np.zeros(len(above)), where=below > 0.0)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
@@ -18,6 +18,9 @@ from trimtab.learn.federated.learning_problem import PROTOCOL, Problem, Site, id
 from trimtab.learn.federated.rounds import update_content
 from trimtab.learn.federated.server import PROTOCOL_HEADER, WAIT_S
 from trimtab.learn.federated.settings import problem_of
+
+if TYPE_CHECKING:
+    from trimtab.learn.federated.encrypted_rounds import SealedSite
 
 _AGAIN_S: Final = 1.0  # between two calls of a server that is away
 _NAME: Final = re.compile(r'filename="([\w.-]{1,100})"')
@@ -33,6 +36,7 @@ class Access:
         ca: PEM file of the server's authority; None = the system's.
         certificate: PEM file of the site's own certificate, and `certificate_key` with its key.
         patience_s: how long a server may be away.
+        sum_key: file with the sites' secret key, for a server that must not read updates.
     """
 
     url: str
@@ -41,6 +45,7 @@ class Access:
     certificate: Path | None = None
     certificate_key: Path | None = None
     patience_s: float = 600.0
+    sum_key: Path | None = None
 
     def context(self) -> ssl.SSLContext:
         """For TLS. Raises UsageError for files that cannot be used."""
@@ -93,8 +98,9 @@ class _Part:
 
     async def until_the_end(self, make: Callable[[Problem], Site]) -> tuple[str, bytes]:
         _, told, _ = await self._call("GET", "/v1/problem")
-        problem = problem_of(_json(told)["problem"])
-        own = identity(problem.told())
+        answer = _json(told)
+        problem = problem_of(answer["problem"])
+        own, sealed = identity(problem.told()), self._sealed(problem, answer.get("sums"))
         site = await asyncio.to_thread(make, problem)
         await self._call("POST", "/v1/join", f'{{"identity": "{own}"}}'.encode())
         answered, rounds = 0, problem.rounds()
@@ -105,14 +111,33 @@ class _Part:
             if status == 204:
                 continue
             ask = Artifact.parsed(content, "question of the server")
-            update = await asyncio.to_thread(site.answer, ask)
-            path = f"/v1/answers/{int(ask.meta['round'])}"
-            await self._call("POST", path, update_content(update, own), goes_on=(409,))
+            content = await asyncio.to_thread(_answered, site, sealed, ask, own)
+            await self._call("POST", f"/v1/answers/{int(ask.meta['round'])}", content, goes_on=(409,))
             answered += 1
             self._told(answered, rounds)
         _, content, headers = await self._call("GET", "/v1/result")
+        if sealed is not None:
+            return await asyncio.to_thread(sealed.result, content)
         name = _NAME.search(headers.get("Content-Disposition", ""))
         return (name[1] if name is not None else "learned"), content
+
+    def _sealed(self, problem: Problem, sums: Mapping[str, Any] | None) -> SealedSite | None:
+        """None = updates are sent as they are. Raises UsageError unless server and site agree on that."""
+        path = self._access.sum_key
+        if path is None and sums is None:
+            return None
+        if path is None or sums is None:
+            given = "no key" if path is None else str(path)
+            expected = (
+                "the key, as the server adds encrypted updates"
+                if path is None
+                else "no key: its server reads updates"
+            )
+            raise UsageError("does not fit the server", field="--sum-key", value=given, expected=expected)
+        from trimtab.learn.federated.encrypted_rounds import SealedSite
+        from trimtab.privacy.secure_sums import SumKey
+
+        return SealedSite.of(problem, sums, SumKey.read(path))
 
     async def _call(
         self, method: str, path: str, body: bytes | None = None, goes_on: tuple[int, ...] = ()
@@ -158,6 +183,12 @@ class _Part:
             ) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise AwayError(f"cannot be reached: {error or type(error).__name__}") from error
+
+
+def _answered(site: Site, sealed: SealedSite | None, ask: Artifact, identity_: str) -> bytes:
+    if sealed is not None:
+        return sealed.answer(site, ask, identity_)
+    return update_content(site.answer(ask), identity_)
 
 
 def _json(content: bytes) -> Any:

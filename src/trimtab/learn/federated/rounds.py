@@ -21,6 +21,7 @@ from trimtab.learn.federated.learning_problem import Problem, Site, identity
 from trimtab.version import versions
 
 FORMAT: Final = "trimtab-federation"
+LEAST_SITES: Final = 3  # of an encrypted sum: with two, each knows what the other sent
 
 
 class RoundReport(NamedTuple):
@@ -30,7 +31,7 @@ class RoundReport(NamedTuple):
     answered: tuple[str, ...]
     missed: tuple[str, ...]  # drawn, without an answer
     refused: Mapping[str, str]  # site → why its answer did not count
-    step: float  # length of the combined change
+    step: float | None  # length of the combined change; None = the server cannot read it
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Federation:
         self.answers[site] = update
         return ""
 
-    def _checked(self, site: str, content: bytes) -> Update:
+    def _of_this(self, site: str, content: bytes) -> Artifact:
         made = Artifact.parsed(content, f"update of {site}")
         if made.meta.get("identity") != self.identity:
             raise UsageError(
@@ -120,6 +121,10 @@ class Federation:
                 value=made.meta.get("identity"),
                 expected=self.identity,
             )
+        return made
+
+    def _checked(self, site: str, content: bytes) -> Update:
+        made = self._of_this(site, content)
         shape = (self.problem.width(self.history),)
         update = Update(made.floats("values", shape), made.floats("weights", shape))
         if (update.weights < 0.0).any():
@@ -138,7 +143,7 @@ class Federation:
 
     def end_round(self) -> RoundReport:
         """End the round with the answers that there are, at least as many as it needs."""
-        found = combined(self.answers, self.terms.rule)
+        found = self._combined()
         missed = tuple(site for site in self.drawn() if site not in self.answers)
         self.absent |= set(missed)
         report = RoundReport(
@@ -146,18 +151,35 @@ class Federation:
             tuple(sorted(self.answers)),
             missed,
             dict(self.refused),
-            float((found.values**2).sum() ** 0.5),
+            self._step(found),
         )
         self.history.append(found)
         self.reports.append(report)
         self.answers, self.refused = {}, {}
         return report
 
+    def _combined(self) -> Update:
+        return combined(self.answers, self.terms.rule)
+
+    def _step(self, found: Update) -> float | None:
+        return float((found.values**2).sum() ** 0.5)
+
+    def told(self) -> dict[str, Any]:
+        """What a site must know to take part."""
+        return {"problem": self.problem.told()}
+
+    def update_bytes(self) -> int:
+        """Bytes of an answer to the round under way, at most, beside its header."""
+        return 2 * np.dtype(np.float64).itemsize * self.problem.width(self.history)
+
     def result(self) -> tuple[str, bytes]:
         """Name and content of the file with what was learned, and how."""
+        return self.problem.result(self.history, self._provenance())
+
+    def _provenance(self) -> dict[str, Any]:
         rule = {key: value for key, value in vars(self.terms.rule).items() if value != np.inf}
         took_part = sorted({site for report in self.reports for site in report.answered})
-        provenance = {
+        return {
             "made by": "trimtab federate",
             "problem": self.problem.told(),
             "rule": rule,
@@ -165,7 +187,6 @@ class Federation:
             "sites": took_part,
             "versions": versions(),
         }
-        return self.problem.result(self.history, provenance)
 
     # --- a server that ended goes on
 
@@ -217,7 +238,7 @@ def _named(update: Update) -> list[tuple[str, Any]]:
 
 
 def _update(made: Artifact, key: str) -> Update:
-    return Update(*(np.asarray(made.arrays[f"{key}/{name}"], np.float64) for name in Update._fields))
+    return Update(*(made.arrays[f"{key}/{name}"] for name in Update._fields))
 
 
 def update_content(update: Update, identity_: str) -> bytes:

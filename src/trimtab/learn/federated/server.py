@@ -25,7 +25,7 @@ from aiohttp import web
 from trimtab.gateway.admin.auth import digest
 from trimtab.gateway.admin.guard import problem
 from trimtab.learn.federated.learning_problem import PROTOCOL
-from trimtab.learn.federated.rounds import Federation, RoundReport
+from trimtab.learn.federated.rounds import RoundReport
 from trimtab.learn.federated.settings import FederationConfig, site_digests
 from trimtab.version import __version__
 
@@ -34,7 +34,6 @@ PROTOCOL_HEADER: Final = "x-trimtab-federation"
 WAIT_S: Final = 10.0  # longest time that a question waits for the next round
 LINGER_S: Final = 15.0  # for sites that have not fetched the result
 _ROOM: Final = 1 << 16  # bytes of an update beside its numbers
-_BYTES: Final = 16  # of a number and its weight
 
 Told = Callable[[RoundReport, int], None]  # a round that ended, of how many
 Write = Callable[[Path, bytes], Path]  # a file as a whole, or not at all
@@ -46,7 +45,7 @@ class FederationServer:
     def __init__(self, config: FederationConfig, folder: Path, write: Write) -> None:
         """Goes on from the folder's checkpoint. Raises UsageError where that is of another federation."""
         self.config, self.folder, self._write_file = config, folder, write
-        self.federation = Federation(config.problem(), config.terms)
+        self.federation = config.federation()
         self.refused: dict[str, str] = {}  # site → why it cannot take part
         self._digests = site_digests(config)
         self._is_signed = config.tls is not None and config.tls.client_ca is not None
@@ -134,7 +133,7 @@ class FederationServer:
         self._write_file(self.folder / STATUS, (json.dumps(self.status(), indent=1) + "\n").encode())
 
     def _app(self) -> web.Application:
-        room = _ROOM + _BYTES * self.federation.problem.width(self.federation.history)
+        room = _ROOM + self.federation.update_bytes()
         app = web.Application(middlewares=[self._guard], client_max_size=4 * room)
         app.add_routes(
             [
@@ -185,7 +184,7 @@ class FederationServer:
         return problem(409, "other_version", f"{site} {why}")
 
     async def _problem(self, _request: web.Request) -> web.Response:
-        return web.json_response({"problem": self.federation.problem.told(), "release": __version__})
+        return web.json_response({**self.federation.told(), "release": __version__})
 
     async def _join(self, request: web.Request) -> web.Response:
         site = request["site"]

@@ -13,11 +13,20 @@ from pydantic import Field, model_validator
 from trimtab.errors import ConfigError, UsageError
 from trimtab.gateway.config.files import LOOPBACK
 from trimtab.gateway.config.keys import Digests, Secret
-from trimtab.gateway.config.types import FOLDER, EnvName, HostPort, Listen, Name, TlsSpec, host_port
+from trimtab.gateway.config.types import (
+    FOLDER,
+    EnvName,
+    ExistingFile,
+    HostPort,
+    Listen,
+    Name,
+    TlsSpec,
+    host_port,
+)
 from trimtab.learn.federated.aggregation import Rule
 from trimtab.learn.federated.estimates import EstimatesProblem
 from trimtab.learn.federated.learning_problem import Problem
-from trimtab.learn.federated.rounds import Terms
+from trimtab.learn.federated.rounds import LEAST_SITES, Federation, Terms
 from trimtab.validation.base import NonNegative, Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
@@ -108,6 +117,11 @@ class AggregationSpec(Spec):
         None, description="longest update, as a multiple of the round's median; null = no bound"
     )
     trim_frac: float = Field(0.2, ge=0, lt=0.5, description="of the sites, cut at each end by trimmed-mean")
+    sum_key: ExistingFile | None = Field(
+        None,
+        description="public key by which sites encrypt their updates, so that the server cannot read them: "
+        "`trimtab federate keys`",
+    )
 
     def made(self) -> Rule:
         """The rule."""
@@ -150,6 +164,16 @@ class FederationConfig(Spec):
         rounds, names = self.rounds, tuple(site.name for site in self.sites)
         return Terms(names, self.aggregation.made(), rounds.share_frac, rounds.sites_min, rounds.seed)
 
+    def federation(self) -> Federation:
+        """At its begin. Raises UsageError, MissingExtra."""
+        problem, path = self.problem(), self.aggregation.sum_key
+        if path is None:
+            return Federation(problem, self.terms)
+        from trimtab.learn.federated.encrypted_rounds import EncryptedFederation
+        from trimtab.privacy.secure_sums import PublicKey
+
+        return EncryptedFederation(problem, self.terms, PublicKey.read(path))
+
     def problem(self) -> Problem:
         """What is learned. Raises UsageError."""
         made = self.learn.estimates or self.learn.policy
@@ -166,9 +190,28 @@ class FederationConfig(Spec):
                 yield FieldError(("sites", k, "sha256"), None, expected)
         if self.rounds.sites_min > len(names):
             yield FieldError(("rounds", "sites_min"), self.rounds.sites_min, f"at most {len(names)} sites")
+        yield from self._sum_errors()
         host = self.address.host
         if self.tls is None and not (host in LOOPBACK or host.startswith("127.")):
             yield FieldError(("listen",), self.listen, "a loopback address, or tls beside it")
+
+    def _sum_errors(self) -> Iterator[FieldError]:
+        """What does not go with sums that the server cannot read."""
+        made = self.aggregation
+        if made.sum_key is None:
+            return
+        if made.rule != "mean":
+            yield FieldError(("aggregation", "rule"), made.rule, "mean: encrypted updates can only be added")
+        if made.clip is not None:
+            yield FieldError(
+                ("aggregation", "clip"), made.clip, "null: the server can't see how long updates are"
+            )
+        if self.rounds.sites_min < LEAST_SITES:
+            expected = f"{LEAST_SITES} or more: a sum of fewer shows sites each other's updates"
+            yield FieldError(("rounds", "sites_min"), self.rounds.sites_min, expected)
+        if self.learn.policy is not None:
+            expected = "null: what is tried next depends on scores, which the server can't see"
+            yield FieldError(("learn", "policy"), self.learn.policy.policy, expected)
 
 
 def read_federation(path: Path) -> FederationConfig:
