@@ -42,6 +42,7 @@ SOURCES = {
     "solvers": ("solvers",),
     "mlf-rl": (*TRAINING, "learn"),
     "table8": TRAINING,
+    "transfer": (*LOOP, "learn"),
     "training": TRAINING,
 }
 RESULTS = {"simulator": "results", "performance-models": "performance_models"}  # others: as the page

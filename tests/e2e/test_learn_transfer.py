@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told(weights: Path, tmp_path: Path) -> None:
     assert "--way: is no way" in refusal(*given, "--way", "both")
     assert "--samples: too few" in refusal(*given, "--samples", 3)
     assert "--augment: is nothing to vary" in refusal(*given, "--augment", "sizes")
-    assert "no such workload" in refusal("learn", "transfer", weights, "--to", "no-such")
+    assert "--to: no such workload" in refusal("learn", "transfer", weights, "--to", "no-such")
     source = Artifact.read(str(weights))
     meta = {key: value for key, value in source.meta.items() if key != "statistics"}
     (tmp_path / "w.safetensors").write_bytes(Artifact("w", source.arrays, meta).content())

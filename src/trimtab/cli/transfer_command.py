@@ -129,7 +129,7 @@ def transfer(
             expected=f"one of {', '.join((AUTO, *WAYS))}",
         )
     source, augmentation = Artifact.read(str(weights)), Augmentation.parsed(augment)
-    target = Workloads(workload_of(to, cluster, load))
+    target = Workloads(workload_of(to, cluster, load, "--to"))
     found = similarity(source_statistics(source), statistics_of(target, TOLD_BY))
     chosen = way_of(found.total) if way == AUTO else next(each for each in WAYS if each == way)
     setting = setting_of(source, target, augmentation, chosen, samples=samples, seed=seed)

@@ -18,8 +18,8 @@ from trimtab.policies.shared.learned_score import check_weights, hidden_of, vect
 
 Way = Literal["as-is", "fine-tuned", "anew"]
 WAYS: Final[tuple[Way, ...]] = ("as-is", "fine-tuned", "anew")
-AS_IS_BELOW: Final = 0.6  # total of a similarity; both are fitted by `python -m bench.transfer`
-ANEW_FROM: Final = 2.0
+AS_IS_BELOW: Final = 0.0  # total of a similarity; both are fitted by `python -m bench.transfer`
+ANEW_FROM: Final = 0.54
 GENERATIONS: Final = 20  # of samples, where none are given
 TRANSFER_KEY: Final = "transfer"  # of an artifact's metadata
 TRANSFERRED: Final = ("es", "a2c", "ppo", "dqn")  # methods that go on from weights
@@ -31,11 +31,11 @@ _NUMBERS: Final = (
 )  # of a training, which a transfer keeps
 
 
-def way_of(total: float) -> Way:
+def way_of(total: float, as_is_below: float = AS_IS_BELOW, anew_from: float = ANEW_FROM) -> Way:
     """What to do with weights whose training was so far away from the target."""
-    if total < AS_IS_BELOW:
+    if total < as_is_below:
         return "as-is"
-    return "fine-tuned" if total < ANEW_FROM else "anew"
+    return "fine-tuned" if total < anew_from else "anew"
 
 
 def setting_of(
