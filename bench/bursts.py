@@ -30,6 +30,7 @@ from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import Scenario, load_scenario
 
 RESULTS, PAGE = ROOT / "bench" / "bursts.json", ROOT / "docs" / "benchmarks" / "bursts.md"
+CHAT = ROOT / "bench" / "bursts.yaml"
 REQUESTS, SEEDS, LOADS = 3_000, 3, (0.7, 1.0)
 FIXED: Final = (
     "least-connections",
@@ -88,11 +89,11 @@ SERVEGEN: Final = "servegen/mm-image-trace.csv.gz"
 
 
 def _chat(load: float) -> dict[str, Any]:
-    return load_scenario("llm-chat").with_overrides(load=load).model_dump(mode="json", exclude_defaults=True)
+    return load_scenario(CHAT).with_overrides(load=load).model_dump(mode="json", exclude_defaults=True)
 
 
 def scenarios(load: float, folder: Path) -> Iterator[tuple[str, Scenario]]:
-    """Every workload on the cluster and classes of `llm-chat`; what has no process there is written first."""
+    """Every workload on the cluster and classes of `bursts.yaml`; arrivals of our own are written first."""
     for name, arrival in GENERATED.items():
         parts = _chat(load)
         parts["workload"]["generate"]["requests"] = REQUESTS
@@ -118,7 +119,7 @@ def _with_trace(parts: dict[str, Any], trace: dict[str, Any]) -> Scenario:
 
 
 def _traced(parts: dict[str, Any], folder: Path, arrival_s: np.ndarray) -> Scenario:
-    """These arrivals, with sizes as the quantiles of `llm-chat` have them."""
+    """These arrivals, with sizes as the quantiles of `bursts.yaml` have them."""
     rng, fields = np.random.default_rng(2), parts["workload"]["generate"]["mix"]["chat"]["size"]
     size = np.zeros(len(arrival_s))
     for name, spec in fields["sum"].items():

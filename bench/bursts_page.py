@@ -16,9 +16,9 @@ HEAD = """<!-- Made by `python -m bench.bursts` from what it measured; `--docs` 
 
 # Bursts
 
-3,000 requests on the cluster of `llm-chat`, whose nodes hold no model at first and take 60 s to load one. Arrivals are
-steady, come in bursts of several kinds, or are recorded. *Best fixed* is the best of all policies but `auto` and
-`late-binding`. Ratios are taken seed by seed, ± half the width of their 95 % interval.
+3,000 requests on the cluster of `bench/bursts.yaml`, whose nodes hold no model at first and take 60 s to load one.
+Arrivals are steady, come in bursts of several kinds, or are recorded. *Best fixed* is the best of all policies but `auto`
+and `late-binding`. Ratios are taken seed by seed, ± half the width of their 95 % interval.
 Aim: `late-binding` and `auto` at most 1.03 × the best fixed policy at load 0.7, and 1.10 × at load 1.0.
 """
 
