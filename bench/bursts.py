@@ -145,7 +145,7 @@ def _of_clients(file: Path) -> np.ndarray:
 
 def measure(scenario: Scenario) -> dict[str, Any]:
     """Values by policy and metric, one for each seed."""
-    found = compare(scenario, POLICIES, SEEDS, sweep=(), mode="compiled")
+    found = compare(scenario, POLICIES, SEEDS, sweep=(), mode="compiled", jobs=1)
     return {
         result.policy: {name: [rounded(run.metrics[name]) for run in result.runs] for name in METRICS}
         for result in found.results

@@ -7,12 +7,9 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra learn")
 
-from support.training_runs import jobs_of, scaling_table
-from trimtab.domain.training_jobs import gpu_nodes
+from support.training_runs import jobs_of, run_of
 from trimtab.learn.methods.mlfs_rl import Settings, train
 from trimtab.training.allocators.mlf_rl import MlfRl
-from trimtab.training.training_loop import run_allocator
-from trimtab.training.truths.table_model import TableTruth
 
 
 def run(allocator):
@@ -21,14 +18,7 @@ def run(allocator):
         np.sort(rng.uniform(0, 3000, 20)), rng.uniform(200, 3000, 20), rng.choice([1, 2, 4], 20),
         deadline_s=6000.0,
     )  # fmt: skip
-    return run_allocator(
-        allocator,
-        workload,
-        nodes=gpu_nodes(0, [4, 4]),
-        type_names=("any",),
-        truth=TableTruth(scaling_table()),
-        restart="flat(seconds_s=30)",
-    )
+    return run_of(workload, allocator, restart="flat(seconds_s=30)")
 
 
 @pytest.mark.parametrize("actions", ["mlfs-style", "paper"])

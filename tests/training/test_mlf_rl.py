@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.training_runs import LEVELS, jobs_of, scaling_table
+from support.training_runs import LEVELS, jobs_of, run_of
 from trimtab.domain.artifact import Artifact
-from trimtab.domain.training_jobs import gpu_nodes
 from trimtab.errors import UsageError
 from trimtab.training.allocators.mlf_rl import ACTIONS, FEATURES, HEADS, HIDDEN, VERSION, MlfRl, take_turns
-from trimtab.training.training_loop import run_allocator
-from trimtab.training.truths.table_model import TableTruth
 
 KEEP, LESS, MORE, ADMIT, PREEMPT = range(5)
 
@@ -33,14 +30,7 @@ def weights(actions: str = "mlfs-style", **biases: float) -> Artifact:
 
 
 def run(allocator: Any) -> Any:
-    workload = jobs_of([0, 0, 30, 60, 500], [300, 900, 60, 100, 50], [4, 4, 2, 8, 1])
-    return run_allocator(
-        allocator,
-        workload,
-        nodes=gpu_nodes(0, [4, 4]),
-        type_names=("any",),
-        truth=TableTruth(scaling_table()),
-    )
+    return run_of(jobs_of([0, 0, 30, 60, 500], [300, 900, 60, 100, 50], [4, 4, 2, 8, 1]), allocator)
 
 
 @pytest.mark.parametrize("actions", ["mlfs-style", "paper"])
