@@ -118,7 +118,8 @@ def test_rows_of_a_narrow_table_are_told_apart(trained: Path, monkeypatch: pytes
 def test_what_is_wrong_is_told(trained: Path, tmp_path: Path) -> None:
     assert "--policy: takes no weights (got 'random')" in refusal("learn", "train", "--policy", "random")
     assert "--method: is no method (got 'sarsa')" in refusal("learn", "train", "--method", "sarsa")
-    assert "names no metric" in refusal("learn", "train", "--objective", "p50", "--out", tmp_path)
+    for text in ("p50", ""):
+        assert "names no metric" in refusal("learn", "train", "--objective", text, "--out", tmp_path)
     assert "'0*p99'); expected a weight above 0" in refusal("learn", "train", "--objective", "mean+0*p99")
     assert "has no weights" in refusal("learn", "export", tmp_path)
     (tmp_path / "checkpoint.npz").write_bytes(b"PK\x03\x04")

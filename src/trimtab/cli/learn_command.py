@@ -108,7 +108,9 @@ def train(
     hidden: Annotated[
         int, typer.Option("--hidden", min=0, max=1024, help="Hidden units; 0 = a linear rule.")
     ] = 8,
-    requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 800,
+    requests: Annotated[
+        int, typer.Option("--requests", min=100, max=1_000_000, help="Of a drawn cluster.")
+    ] = 800,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and its workloads.")] = 0,
     jobs: Jobs = 1,
     resume: Annotated[
@@ -126,7 +128,7 @@ def train(
     known = _method(method)
     setting = Setting(
         _trained_policy(policy),
-        Objective.parsed(objective or DEFAULT_OBJECTIVE[known]),
+        Objective.parsed(DEFAULT_OBJECTIVE[known] if objective is None else objective),
         Workloads(_scenario(scenario), requests),
         generations,
         pairs,
@@ -168,7 +170,9 @@ def evaluate(
     ],
     scenario: Workload = None,
     workloads: Annotated[int, typer.Option("--workloads", min=2, help="How many.")] = 30,
-    requests: Annotated[int, typer.Option("--requests", min=100, help="Of a drawn cluster.")] = 1500,
+    requests: Annotated[
+        int, typer.Option("--requests", min=100, max=1_000_000, help="Of a drawn cluster.")
+    ] = 1500,
     jobs: Jobs = 1,
     json: Json = False,
     quiet: Quiet = False,

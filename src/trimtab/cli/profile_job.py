@@ -85,7 +85,7 @@ def job(
         ),
     ] = 12.0,
     link_us: Annotated[
-        float, typer.Option("--link-us", min=0.0, help="Latency of a message there.", metavar="US")
+        float, typer.Option("--link-us", min=0.0, max=1e9, help="Latency of a message there.", metavar="US")
     ] = 20.0,
     losses: Annotated[
         Path | None,
