@@ -77,6 +77,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "trace audit trace.csv": "",
     "trace convert trace.csv t.csv": "",
     "trace make made.csv --rate 1 --mean 2 --size-cv 1": "",
+    "trace share trace.csv --out s.csv --epsilon 1": "private",
     "trace list": "",
     "trace download no-such": "",
     "serve gateway.yaml": "serve",

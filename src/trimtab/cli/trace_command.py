@@ -1,4 +1,4 @@
-"""`trimtab trace`: import, show, audit, generate, convert and download traces."""
+"""`trimtab trace`: import, show, audit, generate, convert, share and download traces."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trimtab.cli.shared_options import Json, Quiet, TraceRows, usage_error
 from trimtab.cli.table_options import TableOptions
 from trimtab.cli.trace_audit import audit_trace
 from trimtab.cli.trace_import import import_trace
+from trimtab.cli.trace_share import share_trace
 from trimtab.words import counted
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ OutFile = Annotated[
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Import, show, audit, generate, convert and download traces.",
+    help="Import, show, audit, generate, convert, share and download traces.",
     epilog=examples(
         "trimtab trace download azure-llm-2023-conv",
         "trimtab trace import log.csv --out trace.parquet",
@@ -55,6 +56,15 @@ app.command(
         "trimtab trace audit access.log --json",
     ),
 )(grouped(audit_trace))
+app.command(
+    "share",
+    epilog=examples(
+        "trimtab trace share log.csv --out shared.csv --epsilon 1",
+        "trimtab trace share log.csv --out shared.csv --epsilon 2 --public class=chat,batch --budget 4",
+        "trimtab trace share log.csv --out shared.csv --epsilon 4 --unit tenant --bound 10",
+        "trimtab trace share log.csv --out shared.csv --epsilon 1 --check llm-chat",
+    ),
+)(grouped(share_trace))
 
 
 def _read(file: Path, rows: TraceRows, table: TableOptions, *, quiet: bool) -> Trace:

@@ -1,1 +1,1 @@
-"""Differential privacy (extra `private`): what releases cost, and noise; functions of numbers and arrays."""
+"""Differential privacy (extra `private`): what releases cost, noise, and the ledger of what was spent."""

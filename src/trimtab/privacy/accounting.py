@@ -10,6 +10,7 @@ privacy", NeurIPS 2020, Proposition 12, as OpenDP computes it, rounded so that n
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 from trimtab.privacy.library import opendp
@@ -28,6 +29,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return float(dp.c.make_zCDP_to_approxDP(noise).map(1.0).epsilon(delta))
 
 
+@cache
 def rho_of(epsilon: float, delta: float) -> float:
     """The greatest ρ, within one part in a million, whose releases are (ε, δ)-differentially private."""
     low, high = 0.0, 1.0
@@ -49,6 +51,7 @@ def rho_of_sigma(sigma: float, *, sensitivity: float) -> float:
     return 0.5 * (sensitivity / sigma) ** 2
 
 
+@cache
 def threshold_of(sigma: float, delta: float, *, contribution: int) -> int:
     """The noisy count above which keys may be shown: those that only one unit has pass with probability ≤ δ.
 

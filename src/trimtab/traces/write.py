@@ -34,7 +34,7 @@ def write_trace(table: pl.DataFrame, path: str | Path) -> Path:
         TraceError: another suffix, or a folder that cannot be written to.
     """
     target = Path(path)
-    write = _writer(target)
+    write = writer_of(target)
     try:
         # Not a `tempfile`: those are for their owner's eyes only, and the rename would keep that.
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -54,7 +54,8 @@ def _write_then_name(
         unfinished.unlink(missing_ok=True)
 
 
-def _writer(target: Path) -> Callable[[pl.DataFrame, Path], None]:
+def writer_of(target: Path) -> Callable[[pl.DataFrame, Path], None]:
+    """What writes a table to a file of this suffix. Raises TraceError where nothing does."""
     compression: Literal["gzip", "uncompressed"] = "gzip" if target.suffix == ".gz" else "uncompressed"
     kind = target.name.removesuffix(".gz").rpartition(".")[2]
     if not target.name.endswith(_SUFFIXES):
