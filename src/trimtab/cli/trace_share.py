@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.serving.share_check import DecisionsMoved
     from trimtab.experiments.serving.sizing import FleetSizing
-    from trimtab.privacy.ledger import Balance
+    from trimtab.privacy.spending_ledger import Balance
     from trimtab.traces import Trace
     from trimtab.traces.sharing.promise import Promise
     from trimtab.traces.sharing.release import Released
@@ -216,9 +216,9 @@ def share_trace(
 
     from trimtab.errors import UsageError
     from trimtab.experiments.serving.share_check import decisions_moved
-    from trimtab.privacy.ledger import content_hash
     from trimtab.privacy.library import opendp
     from trimtab.privacy.mechanisms import gaussian_noise
+    from trimtab.privacy.spending_ledger import content_hash
     from trimtab.report.packed_text import json_text
     from trimtab.report.whole_files import write_text
     from trimtab.traces import read_trace, write_trace
@@ -296,7 +296,7 @@ def _note_shared(file: Path, *, quiet: bool) -> None:
     """Say so where the source is a shared trace itself."""
     import json
 
-    from trimtab.privacy.ledger import content_hash
+    from trimtab.privacy.spending_ledger import content_hash
 
     report = _beside(file, "share")
     if report.is_file() and file.is_file():
@@ -311,7 +311,7 @@ def _note_shared(file: Path, *, quiet: bool) -> None:
 
 def _spend(file: Path, promise: Promise, options: PromiseOptions) -> Balance:
     """Charge the promise to the source. Raises UsageError where its budget does not cover it."""
-    from trimtab.privacy.ledger import Spending, content_hash, default_ledger, spend
+    from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, spend
     from trimtab.traces.sharing.promise import cost
 
     rho, delta_of_names = cost(promise)

@@ -131,6 +131,31 @@ def test_a_shared_trace_is_like_its_original() -> None:
     assert (made["size"] - made["output_tokens"] - 0.05 * made["prompt_tokens"]).abs().max() < 1e-9
 
 
+def test_sizes_and_classes_change_over_time_as_they_did() -> None:
+    """In the second half answers are three times as long, and there are no batches."""
+    table, late = requests(12_000), pl.col("arrival_s") > 1800.0
+    changed = table.with_columns(
+        pl.when(late).then(3 * pl.col("output_tokens")).otherwise("output_tokens").alias("output_tokens"),
+        pl.when(late).then(pl.lit("chat")).otherwise("class").alias("class"),
+    )
+    promise = Promise(2.0, 1e-6, public={"class": ("chat", "batch")})
+    told = released(changed, promise, seeded_noise(5))
+    made = synthetic(told, np.random.default_rng(5), 0.05)
+    means = [[t.filter(half)["output_tokens"].mean() for half in (~late, late)] for t in (made, changed)]
+    assert means[0] == pytest.approx(means[1], rel=0.12)
+    assert (made.filter(late)["class"] == "batch").mean() < 0.03
+
+
+def test_counts_of_images_are_never_below_one() -> None:
+    table = (
+        requests(3000)
+        .select("arrival_s")
+        .with_columns(images=pl.lit(1, pl.Int64), steps=pl.lit(30, pl.Int64))
+    )
+    told = released(table, Promise(1.0), seeded_noise(0))
+    assert synthetic(told, np.random.default_rng(0), 0.05)["images"].min() == 1
+
+
 def test_tenants_are_as_skewed_as_told_when_they_are_what_is_protected() -> None:
     """400 tenants with 40 rows each, 4,000 with one: the former have 80 % of the rows."""
     table = requests(20_000)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trimtab.traces.formats import COLUMNS
+from trimtab.traces.formats import AT_LEAST, COLUMNS
 
 PER_DOUBLING: Final = 4
 SINGLE_TO, WHOLE_TO_BITS = 64, 21  # whole numbers have cells of their own up to 64
@@ -54,7 +54,7 @@ def drawn(column: str, cell: NDArray[np.int64], rng: np.random.Generator) -> pl.
     """A value of each cell [rows], uniform within it; null in cell 0."""
     edges, at = edges_of(column), np.maximum(cell, 1)
     low, high = edges[at - 1], edges[at]
-    values = low + rng.random(len(cell)) * (high - low)
+    values = np.maximum(low + rng.random(len(cell)) * (high - low), AT_LEAST.get(column, 0.0))
     if is_whole(column):
         values = np.floor(values)
     found = pl.Series(column, values).cast(COLUMNS[column])

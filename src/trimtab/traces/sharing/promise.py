@@ -28,11 +28,12 @@ ROW: Final = "row"
 WEIGHTS: Final = {  # shares of the budget; those of statistics that a trace lacks go to the others
     "span": 0.03,
     "rate": 0.24,
-    "bursts": 0.12,
+    "bursts": 0.10,
     "volumes": 0.08,
-    "names": 0.20,  # of all named columns together
-    "sizes": 0.28,  # of all columns of numbers together
-    "pairs": 0.13,
+    "names": 0.16,  # of all named columns together
+    "sizes": 0.25,  # of all columns of numbers together
+    "pairs": 0.12,
+    "times": 0.16,  # of the classes and all columns of numbers together
 }
 RATE_CLEAR: Final = 15.0  # standard deviations of noise, of the mean count of a bin of the rate
 BINS_MIN: Final = 8  # of the rate
@@ -73,7 +74,8 @@ def budget(named: list[str], numbers: list[str], promise: Promise) -> dict[str, 
     parts = {name: WEIGHTS[name] for name in ("span", "rate", "bursts")}
     if promise.unit == "tenant":
         parts["volumes"] = WEIGHTS["volumes"]
-    for kind, columns in (("names", named), ("sizes", numbers), ("pairs", pairs)):
+    timed = [name for name in named if name == "class"] + numbers
+    for kind, columns in (("names", named), ("sizes", numbers), ("pairs", pairs), ("times", timed)):
         parts |= {f"{kind} {column}": WEIGHTS[kind] / len(columns) for column in columns}
     total = sum(parts.values())
     return {name: weight / total for name, weight in parts.items()}

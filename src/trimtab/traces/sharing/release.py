@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +36,8 @@ from trimtab.traces.sharing.promise import (
 CLEAR: Final = 3.5  # standard deviations above noise at which a count is taken for one
 BINS_MAX: Final = 512
 GROUPS: Final = 6  # of each number, for what goes with what
+SEGMENTS_MAX: Final = 32  # of the time, for how classes and sizes change
+SEGMENT_CLEAR: Final = 8.0  # standard deviations of noise, of the mean count of a group in a segment
 OTHER_NAMES_MAX: Final = 10_000
 
 
@@ -62,6 +64,7 @@ class Names:
     names: tuple[str | None, ...]
     share: NDArray[np.float64]  # [names + 1], sums to 1
     others: int  # further names, equally likely
+    lift: NDArray[np.float64] | None = None  # [segments, names + 1], how much likelier than in all
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Numbers:
     """A column of numbers by group of rows (class): shares of its cells, and how they go with its parent."""
 
     share: NDArray[np.float64]  # [groups, cells]
+    lift: NDArray[np.float64]  # [segments, groups, GROUPS], how much likelier than in all
     parent: str | None = None
     pairs: NDArray[np.float64] | None = None  # [groups, GROUPS of the parent, GROUPS]
 
@@ -182,15 +186,19 @@ def release(
     uneven = curator.ask("bursts", sums, promise.bound * bursts.SENSITIVITY * math.sqrt(max(levels, 1)))
     total, total_sigma = float(rate.sum()), curator.sigma("rate", promise.bound) * math.sqrt(len(rate))
     names, group = {}, np.zeros(rows.height, np.int64)
+    clock = _Clock(arrival_s, width_s * len(rate), total)
     for column in named:
         delta = delta_of_names / len(hidden) if column in hidden else 0.0
         names[column], code = _names(curator, rows[column], promise, delta, total, total_sigma)
-        group = code if column == "class" else group
+        if column == "class":
+            group, share = code, names[column].share
+            lift = _lift(curator, "times class", clock, code, share[None, :], promise.bound)
+            names[column] = replace(names[column], lift=lift[:, 0, :])
     groups = len(names["class"].share) if "class" in names else 1
     found: dict[str, Numbers] = {}
     cells = {column: cells_of(rows[column]) for column in numbers}
     for column in numbers:
-        found[column] = _numbers(curator, column, cells, group, groups, promise.bound, found)
+        found[column] = _numbers(curator, column, cells, group, groups, clock, promise.bound, found)
     shared = {"arrival_s", "size", *named, *numbers}
     volumes = _volumes(curator, table, promise) if "volumes" in parts else None
     return Released(
@@ -288,6 +296,7 @@ def _numbers(
     cells: Mapping[str, NDArray[np.int64]],
     group: NDArray[np.int64],
     groups: int,
+    clock: _Clock,
     bound: int,
     found: Mapping[str, Numbers],
 ) -> Numbers:
@@ -303,16 +312,17 @@ def _numbers(
     for g, row in enumerate(answer.counts):
         if (own := shares(row, answer.sigma)) is not None:
             share[g] = own
-    parent = parent_of(column, list(cells))
+    parent, of_child = parent_of(column, list(cells)), group_of_cells(share)
+    mass = group_shares(share)
+    lift = _lift(curator, f"times {column}", clock, of_child[group, cell], mass, bound, group)
     if parent is None:
-        return Numbers(share)
-    of_parent, of_child = group_of_cells(found[parent].share), group_of_cells(share)
+        return Numbers(share, lift)
+    of_parent = group_of_cells(found[parent].share)
     key = (group * GROUPS + of_parent[group, cells[parent]]) * GROUPS + of_child[group, cell]
     size = groups * GROUPS * GROUPS
     together = curator.ask(f"pairs {column}", np.bincount(key, minlength=size), bound)
     pairs = together.counts.reshape(groups, GROUPS, GROUPS)
-    mass = np.array([np.bincount(of, row, GROUPS) for of, row in zip(of_child, share, strict=True)])
-    return Numbers(share, parent, _conditional(pairs, together.sigma, mass))
+    return Numbers(share, lift, parent, _conditional(pairs, together.sigma, mass))
 
 
 def shares(noisy: Counts, sigma: float) -> NDArray[np.float64] | None:
@@ -341,6 +351,55 @@ def group_of_cells(share: NDArray[np.float64]) -> NDArray[np.int64]:
     """Which of `GROUPS` about equally likely runs of cells each cell is in [groups, cells]."""
     middle = np.cumsum(share, axis=1) - share / 2.0
     return np.minimum(GROUPS * middle, GROUPS - 1).astype(np.int64)
+
+
+def group_shares(share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of each of those runs [groups, GROUPS]."""
+    runs = zip(group_of_cells(share), share, strict=True)
+    return np.array([np.bincount(of_cell, row, GROUPS) for of_cell, row in runs])
+
+
+class _Clock:
+    """The segments of the time from 0 to the end that are told apart; arrivals after it are in the last."""
+
+    def __init__(self, arrival_s: NDArray[np.float64], end_s: float, total: float) -> None:
+        self._arrival_s, self._end_s, self._total = arrival_s, end_s, total
+
+    def segments(self, groups: int, sigma: float) -> int:
+        """As many as have counts above the noise, if so many groups are about equally large."""
+        most = min(SEGMENTS_MAX, int(self._total / (groups * SEGMENT_CLEAR * sigma)))
+        return max(1, most)
+
+    def at(self, segments: int) -> NDArray[np.int64]:
+        """The segment of each row."""
+        return np.minimum(self._arrival_s * (segments / self._end_s), segments - 1).astype(np.int64)
+
+
+def _lift(
+    curator: _Curator,
+    name: str,
+    clock: _Clock,
+    code: NDArray[np.int64],
+    share: NDArray[np.float64],
+    bound: int,
+    group: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """How much likelier each code is in a segment of the time than in all [segments, groups, codes].
+
+    `share` is that of each code in all [groups, codes]. 1 where only noise was counted.
+    """
+    groups, codes = share.shape
+    segments = clock.segments(codes, curator.sigma(name, bound))
+    key = clock.at(segments) if group is None else clock.at(segments) * groups + group
+    counts = np.bincount(key * codes + code, minlength=segments * groups * codes)
+    answer = curator.ask(name, counts.reshape(segments, groups, codes), bound)
+    found = np.ones(answer.counts.shape)
+    for at in np.ndindex(segments, groups):
+        total = float(answer.counts[at].sum())
+        if total > CLEAR * answer.sigma * math.sqrt(codes):
+            of_all = share[at[1]]
+            np.divide(consistent(answer.counts[at], total) / total, of_all, out=found[at], where=of_all > 0.0)
+    return found
 
 
 def _conditional(pairs: Counts, sigma: float, mass: NDArray[np.float64]) -> NDArray[np.float64]:

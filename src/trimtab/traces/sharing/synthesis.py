@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trimtab.traces.formats import COLUMNS, image_size, token_size
 from trimtab.traces.sharing import bursts
 from trimtab.traces.sharing.grids import drawn
-from trimtab.traces.sharing.release import GROUPS, Names, Numbers, Released, group_of_cells
+from trimtab.traces.sharing.release import Names, Numbers, Released, group_of_cells, group_shares
 
 
 def synthetic(released: Released, rng: np.random.Generator, prompt_token_frac: float) -> pl.DataFrame:
@@ -23,15 +23,18 @@ def synthetic(released: Released, rng: np.random.Generator, prompt_token_frac: f
     many = len(arrival_s)
     table: dict[str, pl.Series] = {"arrival_s": pl.Series("arrival_s", arrival_s)}
     group = np.zeros(many, np.int64)
+    time_frac = arrival_s / (released.width_s * len(released.rate))
     for column, names in released.names.items():
-        code = rng.choice(len(names.share), many, p=names.share)
-        group = code if column == "class" else group
+        if names.lift is None:
+            code = rng.choice(len(names.share), many, p=names.share)
+        else:
+            group = code = _drawn(names.share * names.lift[_segment(time_frac, names.lift)], rng)
         table[column] = _named(column, names, code, rng)
     if released.volumes is not None:
         table[released.promise.unit] = _units(released.promise.unit, released.volumes, many, rng)
     cells: dict[str, NDArray[np.int64]] = {}
     for column, numbers in released.numbers.items():
-        cells[column] = _cells(numbers, group, cells, released.numbers, rng)
+        cells[column] = _cells(numbers, group, time_frac, cells, released.numbers, rng)
         table[column] = drawn(column, cells[column], rng)
     found = pl.DataFrame(list(table.values()))
     if released.size_rule is not None:
@@ -69,26 +72,38 @@ def _units(column: str, volumes: NDArray[np.float64], many: int, rng: np.random.
     return pl.Series(column, [f"{column}-{k + 1}" for k in range(len(volume))]).gather(code)
 
 
+def _segment(time_frac: NDArray[np.float64], lift: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The segment of each row [rows]."""
+    return np.minimum(time_frac * len(lift), len(lift) - 1).astype(np.int64)
+
+
+def _drawn(weight: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A position of each row, likely in proportion to its weights [rows, positions]."""
+    below = np.cumsum(weight, axis=1)
+    at = rng.random((len(weight), 1)) * below[:, -1:]
+    position: NDArray[np.int64] = np.minimum((at >= below).sum(axis=1), weight.shape[1] - 1)
+    return position
+
+
 def _cells(
     numbers: Numbers,
     group: NDArray[np.int64],
-    cells: dict[str, NDArray[np.int64]],
+    time_frac: NDArray[np.float64],
+    cells: Mapping[str, NDArray[np.int64]],
     others: Mapping[str, Numbers],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """The cell of each row: by its group of rows, and by the cell of its parent."""
+    """The cell of each row: by its group of rows, the time, and the cell of its parent."""
+    base = group_shares(numbers.share)[group]
+    if numbers.pairs is not None and numbers.parent is not None:
+        of_parent = group_of_cells(others[numbers.parent].share)[group, cells[numbers.parent]]
+        base = numbers.pairs[group, of_parent]
+    weight = base * numbers.lift[_segment(time_frac, numbers.lift), group]
+    run = _drawn(np.where(weight.sum(axis=1, keepdims=True) > 0.0, weight, base), rng)
     found, own = np.zeros(len(group), np.int64), group_of_cells(numbers.share)
     for g, share in enumerate(numbers.share):
-        rows = np.flatnonzero(group == g)
-        if numbers.pairs is None or numbers.parent is None:
-            found[rows] = rng.choice(len(share), len(rows), p=share)
-            continue
-        of_parent = group_of_cells(others[numbers.parent].share)[g, cells[numbers.parent][rows]]
-        below = np.cumsum(numbers.pairs[g], axis=1)[of_parent]
-        run = np.minimum((rng.random((len(rows), 1)) > below).sum(axis=1), GROUPS - 1)
-        for k in range(GROUPS):
+        for k in np.unique(own[g]):
             within = np.where(own[g] == k, share, 0.0)
-            if (of_run := rows[run == k]).size:
-                likely = within if within.any() else share
-                found[of_run] = rng.choice(len(share), len(of_run), p=likely / likely.sum())
+            if (rows := np.flatnonzero((group == g) & (run == k))).size:
+                found[rows] = rng.choice(len(share), len(rows), p=within / within.sum())
     return found

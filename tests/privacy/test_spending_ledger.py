@@ -13,7 +13,7 @@ import pytest
 
 from trimtab.errors import UsageError
 from trimtab.privacy.accounting import epsilon_of, rho_of
-from trimtab.privacy.ledger import Spending, content_hash, spend, spent
+from trimtab.privacy.spending_ledger import Spending, content_hash, spend, spent
 
 RHO = rho_of(1.0, 1e-6)
 ONE = Spending("log", "a1", "trace share", "row", 1.0, 2e-6, "2026-01-01T00:00:00+00:00", RHO, 1e-6)
