@@ -149,6 +149,7 @@ class Tenant:
     limits: Any = None  # tenants.Limits
     rules: Any = None  # key_rules.KeyRules, of a key that was made at run time
     zone: str = ""  # where its requests come from; "" = where the gateway is
+    is_private: bool = False  # what is known of its requests stays in the process
 
 
 class Health(IntEnum):

@@ -15,7 +15,7 @@ class PolicyFigures(TypedDict):
     """A running policy, live or shadow."""
 
     name: str
-    decisions: int
+    decisions: int | None  # None: some are of private tenants
     failures: int
     decision_us: float | None  # mean time of a decision
     candidates: Json | None  # decide.active_candidate.ActiveCandidate.summary

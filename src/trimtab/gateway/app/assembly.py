@@ -12,6 +12,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, Protocol
 
+from trimtab.errors import ConfigError
 from trimtab.gateway.api.cors import Cors
 from trimtab.gateway.api.endpoints import Endpoints, path_id
 from trimtab.gateway.app import config_mapping
@@ -34,6 +35,7 @@ from trimtab.gateway.nodes.planned_outages import Maintenance
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.logs import RequestLog, Which
 from trimtab.gateway.observe.metrics import Metrics, Sources
+from trimtab.gateway.observe.private_counts import PrivateTenants, PublicOnly
 from trimtab.gateway.observe.usage_observer import UsageObserver
 from trimtab.gateway.record.recorder import NodeEvents
 from trimtab.gateway.tenancy.admission import Admission, ClientExchange
@@ -106,7 +108,10 @@ class GatewayCore:
         self.health_manager = HealthManager(self.fleet, config_mapping.health_manager_options(config))
         self.problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         rules = config_mapping.rules_of(config)
-        estimates = ServiceEstimates(config_mapping.learned_of(config))
+        estimates = ServiceEstimates(learned := config_mapping.learned_of(config))
+        self.private = PrivateTenants(config.keys)
+        if self.private:
+            estimates.public = ServiceEstimates(learned)
         tenants = len(self.tenants)
         self.dispatcher = PolicyDispatcher(loop, self.fleet, rules, estimates=estimates, tenants=tenants)
         self.loader = ItemLoader(self.fleet, self._loaded, config.polling.period_s)
@@ -191,7 +196,9 @@ class GatewayCore:
             await compile_elsewhere(fresh)
         before, restart = self.config, _needs_restart(self._begun_with, config)
         config.admin.digests(self.environ)  # raises before anything has changed
+        self._refuse_first_privacy(config)
         self.tenants.update(config, self.environ)
+        self.private.declare(config.keys)
         self.config = config
         problems = reconcile(self.fleet, "config", [node.spec() for node in config.nodes])
         self._registrar = self._new_registrar()
@@ -213,16 +220,25 @@ class GatewayCore:
         )
         return {"changed": changed, "needs_restart": restart, "problems": problems}
 
+    def _refuse_first_privacy(self, config: GatewayConfig) -> None:
+        """Without private tenants at the start nothing is kept from observers."""
+        first = next((k for k, key in enumerate(config.keys) if key.privacy is not None), None)
+        if first is not None and not self.private:
+            expected = "privacy of at least one tenant at the start of the gateway: start it again"
+            raise ConfigError("cannot begin by a reload", field=f"keys[{first}].privacy", expected=expected)
+
     # --- parts
 
     def _observers(self) -> tuple[Observer, ...]:
         which = Which.ALL if self.config.telemetry.log_requests else Which.FAILED
-        parts: list[Observer] = [self.health_manager.observer, self.metrics, self.decision_records]
-        parts.append(RequestLog(which))
+        leaving: list[Observer] = [self.metrics, self.decision_records, RequestLog(which)]
         if self.recorder is not None:
-            parts.append(self.recorder)
+            leaving.append(self.recorder)
         if self._spans is not None:
-            parts.append(self._spans)
+            leaving.append(self._spans)
+        parts: list[Observer] = [self.health_manager.observer, *leaving]
+        if self.private:
+            parts[1:] = [self.private, *map(PublicOnly, leaving)]
         if self.jobs is not None:
             parts.append(UsageObserver(self.jobs.usage))
         return tuple(parts)
@@ -259,6 +275,7 @@ class GatewayCore:
             signals=self.dispatcher.registry.signal_figures,
             demand=self.dispatcher.registry.demand_figures,
             loads=self.dispatcher.registry.load_times.figures,
+            private=self.private.figures,
             shadow=lambda: self.dispatcher.log.shadow.counts,
         )
 
@@ -352,6 +369,7 @@ class GatewayCore:
         n_models = -1
         while True:
             await asyncio.sleep(TICK_S)
+            self.private.tick()
             self.metrics.tick()
             names = self.dispatcher.registry.models()
             if len(names) != n_models:

@@ -37,9 +37,12 @@ class GatewayControl:
     async def nodes(self) -> list[NodeFigures]:
         """All nodes."""
         gateway = self._gateway
-        signals = gateway.dispatcher.registry.signal_figures()
+        signals, private = gateway.dispatcher.registry.signal_figures(), gateway.private.figures()
         store, now_s = gateway.metrics.store(), gateway.loop.time()
-        withheld = gateway.fleet.tenant_holds.reasons()
+        withheld = {
+            node: {name: reason for name, reason in tenants.items() if name not in private}
+            for node, tenants in gateway.fleet.tenant_holds.reasons().items()
+        }
         return status.node_figures(store, gateway.fleet.present(), now_s, signals, withheld)
 
     async def add_node(self, spec: Json) -> NodeFigures:
@@ -98,8 +101,23 @@ class GatewayControl:
         return self._gateway.decision_records.find(request_id)
 
     async def usage(self, tenant: str | None) -> list[Json]:
-        """Usage by tenant and model."""
-        return await self._service.usage.totals(tenant)
+        """Usage by tenant and model; of private tenants their figures with noise, of all models."""
+        private = self._gateway.private.figures()
+        rows = await self._service.usage.totals(tenant)
+        since = time.strftime("%Y-%m-%d", time.gmtime(self._began_s))
+        return [row for row in rows if row["tenant"] not in private] + [
+            {
+                "tenant": name,
+                "model": "*",
+                "requests": figures.requests,
+                "prompt_tokens": figures.prompt_tokens,
+                "completion_tokens": figures.output_tokens,
+                "service_s": figures.service_s,
+                "since": since,
+            }
+            for name, figures in private.items()
+            if tenant in (None, name)
+        ]
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`."""
@@ -123,7 +141,7 @@ class GatewayControl:
             "queue": _queue(gateway),
             "policy": {
                 "name": dispatcher.rules.default.spec,
-                "decisions": dispatcher.decisions,
+                "decisions": None if gateway.private else dispatcher.decisions,  # of private tenants too
                 "failures": sum(pool.policy_failures for pool in dispatcher.pools.values()),
                 "decision_us": dispatcher.log.decision_s * 1e6 or None,
                 "candidates": default.active_candidate.summary(dispatcher.now_s()),

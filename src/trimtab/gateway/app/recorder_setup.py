@@ -14,6 +14,7 @@ from trimtab.gateway.decide.learning import class_name
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.model import Tenant
 from trimtab.gateway.nodes.fleet import Fleet
+from trimtab.gateway.observe.private_counts import is_public
 from trimtab.gateway.record.recorded_rows import Signals, Snapshot
 from trimtab.gateway.record.recorder import Recorder, RecordSettings
 from trimtab.traces.gateway_format import ClassRow
@@ -51,7 +52,8 @@ def new_recorder(
 
 def _snapshot(fleet: Fleet, dispatcher: PolicyDispatcher, shadow: str) -> Snapshot:
     rules = dispatcher.rules
-    inside = [one for pool in dispatcher.pools.values() for one in pool.exchanges.values()]
+    exchanges = (one for pool in dispatcher.pools.values() for one in pool.exchanges.values())
+    inside = list(filter(is_public, exchanges))
     return Snapshot(
         policy=rules.default.spec,
         nodes=fleet.nodes,
@@ -97,8 +99,9 @@ def signals_of(dispatcher: PolicyDispatcher, tenants: Iterable[Tenant] = ()) -> 
 
 def _class_rows(registry: Registry) -> list[ClassRow]:
     rows: list[ClassRow] = []
+    estimates = registry.estimates.public or registry.estimates
     for key in registry.class_keys:
-        by_type = {name: registry.estimates.of(key, name) for name in registry.types_of(key[0])}
+        by_type = {name: estimates.of(key, name) for name in registry.types_of(key[0])}
         rows.append(
             {
                 "name": class_name(key),

@@ -12,13 +12,14 @@ from trimtab.gateway.config.files import (
     require_keys,
 )
 from trimtab.gateway.config.gateway import GatewayConfig
-from trimtab.gateway.config.keys import AdminSpec, KeySpec, Secret, TenantLimits, digest_of
+from trimtab.gateway.config.keys import AdminSpec, KeySpec, PrivacySpec, Secret, TenantLimits, digest_of
 
 __all__ = [
     "AdminSpec",
     "GatewayConfig",
     "KeySpec",
     "Overrides",
+    "PrivacySpec",
     "Secret",
     "TenantLimits",
     "config_for_backends",

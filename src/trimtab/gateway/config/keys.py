@@ -84,6 +84,22 @@ class Secret(Spec):
         return (*self.sha256, digest_of(key.encode()))
 
 
+class PrivacySpec(Spec):
+    """What leaves the process about a tenant is differentially private. Takes effect at a start."""
+
+    epsilon: Positive = Field(description="ε of any `requests` requests, over all that is released of them")
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-6, description="δ beside it")
+    requests: Count = Field(
+        1, description="requests that are protected together, such as those of one person"
+    )
+    period_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        300.0, description="time between two releases of the tenant's totals"
+    )
+    max_prompt_tokens: Count = Field(8192, description="prompt tokens that a request counts at most")
+    max_output_tokens: Count = Field(2048, description="output tokens that a request counts at most")
+    max_service_s: Positive = Field(60.0, description="service that a request counts at most")
+
+
 class KeySpec(Secret):
     """A tenant: its name, keys, limits, and the permissions of its requests."""
 
@@ -98,6 +114,9 @@ class KeySpec(Secret):
     may_name_tenant: bool = Field(False, description="accept the header x-trimtab-tenant")
     zone: str = Field("", description="zone of its clients, for policies; default: the gateway's own")
     background: bool = Field(False, description="serve its requests with spare capacity only")
+    privacy: PrivacySpec | None = Field(
+        None, description="noise on its figures, and no records of its requests; default: none"
+    )
 
 
 class AdminSpec(Spec):

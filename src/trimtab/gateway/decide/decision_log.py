@@ -72,6 +72,8 @@ class DecisionLog:
         """Compare the decisions of both policies."""
         noted, decisions = pool.live.decisions, []
         for exchange in newcomers:
+            if exchange.tenant is not None and exchange.tenant.is_private:
+                continue
             live_idx, home_idx, row = exchange.node_idx, exchange.spec.affinity_node_idx, exchange.row
             live_s = noted.estimate_s[row] if live_idx >= 0 else 0.0
             decisions.append((live_idx, home_idx, noted.shadow_idx[row], live_s, noted.shadow_s[row]))

@@ -507,5 +507,7 @@ class PolicyDispatcher(FleetListener):
 
 
 def _count_failure(exchange: Exchange, cause: Cause) -> None:
+    if exchange.tenant is not None and exchange.tenant.is_private:
+        return
     if cause not in (Cause.BUSY, Cause.RATE_LIMITED, Cause.LOAD) and exchange.attempts:
         exchange.attempts[-1].node.failed += 1

@@ -34,7 +34,8 @@ class Feedback:
         registry = self._registry
         facts, attempt = exchange.facts, exchange.attempts[-1]
         node = attempt.node
-        node.served += 1
+        if exchange.tenant is None or not exchange.tenant.is_private:
+            node.served += 1
         if facts is None or exchange.response_status >= 400:
             return
         of = registry.classes[exchange.class_idx]

@@ -137,6 +137,7 @@ class ServiceEstimates:
     def __init__(self, learned: LearnedEstimates | None = None) -> None:
         """`learned`: what other sites learned, which counts until there are enough observations."""
         self.learned = learned
+        self.public: ServiceEstimates | None = None  # what leaves the process, where tenants are private
         self._of_type: dict[tuple[ClassKey, str], Fit] = {}
         self._of_class: dict[ClassKey, Fit] = {}
 
@@ -162,7 +163,10 @@ class ServiceEstimates:
                 of.output.observe(facts.prompt_tokens, facts.max_tokens, answer_tokens)
         if not is_timed or seconds <= 0.0:
             return None
-        return self.observe(of.key, node.type_name or node.name, units, seconds)
+        type_name = node.type_name or node.name
+        if self.public is not None and (exchange.tenant is None or not exchange.tenant.is_private):
+            self.public.observe(of.key, type_name, units, seconds)
+        return self.observe(of.key, type_name, units, seconds)
 
     def observe(self, key: ClassKey, type_name: str, units: float, seconds: float) -> NewEstimate | None:
         """A request took so long on a node of this type; returns the new estimate, None = unchanged."""

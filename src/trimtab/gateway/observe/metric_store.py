@@ -149,6 +149,9 @@ _ALL = (
         "reason",
     ),
     counter("trimtab_tenant_requests_total", "Requests that ended, by tenant.", "tenant"),
+    counter("trimtab_tenant_failed_total", "Failed requests of a private tenant, with noise.", "tenant"),
+    counter("trimtab_tenant_service_seconds_total", "Service of a private tenant, with noise.", "tenant"),
+    gauge("trimtab_tenant_epsilon", "What today's figures of a private tenant have cost in ε.", "tenant"),
     counter("trimtab_response_bytes_total", "Body bytes sent to clients."),
     counter("trimtab_stream_chunks_total", "Chunks of streams sent to clients."),
     histogram(

@@ -34,6 +34,7 @@ from trimtab.gateway.model import (
 )
 from trimtab.gateway.nodes.node_resources import ResourceUse
 from trimtab.gateway.observe.metric_store import SAMPLE_S, SPAN_S, MetricStore
+from trimtab.gateway.observe.private_counts import PrivateFigures
 from trimtab.gateway.observe.timings import MOST_NOTED, Timings
 from trimtab.gateway.observe.usage_observer import uncounted_reason
 from trimtab.gateway.observe.window import Second
@@ -124,6 +125,7 @@ class Sources:
     signals: Callable[[], Mapping[str, SignalFigures]] = _nothing  # by node
     demand: Callable[[], Mapping[str, Mapping[str, float]]] = _nothing  # by class and resource
     loads: Callable[[], Sequence[LoadFigures]] = tuple
+    private: Callable[[], Mapping[str, PrivateFigures]] = _nothing  # by tenant
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and how many of them differ
 
 
@@ -347,6 +349,7 @@ class Metrics(Observer, DecisionListener):
             store.set("trimtab_plans_total", count, *how)
         for name, count in zip(("decisions", "disagreements"), self._sources.shadow(), strict=True):
             store.set(f"trimtab_shadow_{name}_total", count)
+        self._write_private()
         store.set("trimtab_recorder_dropped_total", self._sources.recorder_dropped())
         if (results := self._sources.results()) is not None:
             store.set("trimtab_result_cache_requests_total", results.hits, "hit")
@@ -355,6 +358,16 @@ class Metrics(Observer, DecisionListener):
             store.set("trimtab_result_cache_bytes", results.n_bytes)
         store.set("trimtab_build_info", 1, __version__, python_version())
         return store
+
+    def _write_private(self) -> None:
+        store = self._store
+        for name, figures in self._sources.private().items():
+            store.set("trimtab_tenant_requests_total", figures.requests, name)
+            store.set("trimtab_tokens_total", figures.prompt_tokens, name, "prompt")
+            store.set("trimtab_tokens_total", figures.output_tokens, name, "completion")
+            store.set("trimtab_tenant_failed_total", figures.failed, name)
+            store.set("trimtab_tenant_service_seconds_total", figures.service_s, name)
+            store.set("trimtab_tenant_epsilon", figures.epsilon, name)
 
     def _write_nodes(self) -> None:
         store = self._store

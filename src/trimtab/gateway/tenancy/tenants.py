@@ -174,6 +174,7 @@ class Tenants:
             tenant = self._by_name[spec.name] = Tenant(spec.name, len(self._by_name))
         tenant.weight, tenant.background = spec.weight, spec.background
         tenant.zone = spec.zone
+        tenant.is_private |= spec.privacy is not None  # until the process ends
         tenant.may_set_priority, tenant.may_name_tenant = spec.may_set_priority, spec.may_name_tenant
         if tenant.limits is None:
             tenant.limits = Limits(limits, is_shared=self._shares_limits)
