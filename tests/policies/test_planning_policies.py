@@ -21,7 +21,6 @@ from trimtab.engine.simulator import run
 from trimtab.forecast.queueing import mgc
 from trimtab.policies import find
 from trimtab.policies.hybrid.hybrid_optimise import HybridOptimise, slowness
-from trimtab.policies.hybrid.hybrid_rules import ARMS, HybridRules, next_arm, score_period
 from trimtab.policies.optimising.dual_price import DualPrice
 from trimtab.policies.optimising.integer_plan import IntegerPlan, quotas
 from trimtab.policies.predictive.predictive import Predictive, needs_of_models, shared_out
@@ -231,57 +230,6 @@ def test_feedback_finds_the_slow_nodes() -> None:
         return float((state.requests["finish_s"] - r.work["arrival_s"]).mean())
 
     assert mean_s("hybrid-optimise") < 0.95 * mean_s("dual-price")  # .92 over eight seeds
-
-
-# hybrid-rules
-
-
-def test_in_a_crowd_node_time_is_dear() -> None:
-    desk = Desk(cluster(2, types=2, speeds=[1.0, 2.0]), HybridRules())
-    own_s = float(desk.work["estimate_s"][0])
-    desk.set(0, in_flight=1, running=1, backlog_s=1.0 * own_s)
-    desk.set(1, in_flight=1, running=1, backlog_s=2.0 * own_s)
-    assert desk.decide() == [0, 1]  # 1 + 5/3 against 2 + 1
-    desk.follow(empty_plan()._replace(params=np.array([0.5])))
-    assert desk.decide() == [1, 0]  # 1 + 10/3 against 2 + 2
-    desk.follow(empty_plan()._replace(params=np.array([2.0])))
-    assert desk.decide() == [0, 1]  # node 0 lets it wait for one service only: no crowd
-
-
-def test_every_arm_is_tried_then_the_best_is_played() -> None:
-    plays, losses = np.array([1.0, 0.0, 1.0, 0.0]), np.array([3.0, 0.0, 3.0, 0.0])
-    assert next_arm(plays, losses, 0.1, 0.0) == 1
-    plays = np.full(ARMS, 50.0)
-    assert next_arm(plays, plays * [3.0, 3.0, 2.0, 3.0], 0.1, 0.0) == 2
-
-
-def test_an_arm_that_proved_no_better_gives_way_to_the_plain_rule() -> None:
-    plays = np.array([50.0, 2.0, 2.0, 2.0])
-    losses = plays * [3.0, 3.1, 3.2, 3.3]
-    assert next_arm(plays, losses, 1.0, 0.0) == 0  # by its uncertainty it would have been arm 1
-    assert next_arm(plays * [1.0, 0.5, 1.0, 1.0], losses * [1.0, 0.5, 1.0, 1.0], 1.0, 0.0) == 1  # too little
-
-
-def test_what_finished_counts_for_the_arm_under_which_it_came() -> None:
-    rows = waiting(5, arrival_s=[0.0, 5.0, 12.0, 13.0, 14.0], estimate_s=2.0)
-    finish_s = np.array([9.0, 15.0, 18.0, np.nan, 16.0])  # the first was counted a period ago
-    plays, losses = score_period(
-        past(rows, finish_s=finish_s), np.array([-INF, 0.0, 10.0]), np.array([-1.0, 2.0, 1.0])
-    )
-    assert plays == pytest.approx([0.0, 2 / 3, 1 / 3, 0.0])
-    assert losses == pytest.approx([0.0, (3.0 + 1.0) / 3, 5.0 / 3, 0.0])
-
-
-def test_the_bandit_remembers_through_its_plans() -> None:
-    desk = Desk(cluster(1), HybridRules())
-    rows, last, seen = waiting(40, arrival_s=np.arange(40.0) * 10.0, estimate_s=1.0), empty_plan(), []
-    for now_s in np.arange(0.0, 400.0, 60.0):
-        desk.at(now_s)
-        past_rows = rows[rows["arrival_s"] < now_s]
-        history = past(past_rows, finish_s=past_rows["arrival_s"] + 2.0, plan=last)
-        last = HybridRules().plan(desk.seen(), history, rows[:0], None)
-        seen.append(float(last.params[0]))
-    assert seen[:4] == [INF, 0.5, 2.0, 6.0]  # each once, the plain rule first
 
 
 # predictive

@@ -21,10 +21,8 @@ from trimtab.policies.shared.portfolio import (
     SERVICE_CV,
     Objective,
     costs,
-    has_little_come,
     last_serial_of,
-    stretch,
-    window_of_runs,
+    recent_work,
 )
 
 _RULE = LateBinding()
@@ -48,7 +46,8 @@ class LearnedGuarded(CorrectedPolicy):
     Reads
         What `learned-residual` reads; past arrivals and their nodes; waiting work.
     Cost
-        O(the active one's cost) a decision; a plan simulates 2 × `window` requests.
+        O(the active one's cost) a decision; a plan simulates 2 × `window` requests, twice as
+        many where queues are long.
     When it wins / loses
         Where weights were trained on other traffic, it is the rule again after a window. A rollout is short
         and takes estimates for the truth, so what harms only in the long run passes
@@ -81,11 +80,8 @@ class LearnedGuarded(CorrectedPolicy):
     def plan(self, view: View, history: History, waiting: Any, rollout: Rollout | None) -> Plan | None:
         """Simulate both, and let the weights decide where they do no harm."""
         last, regret = history.plan.params if len(history.plan.params) else (-1.0, math.nan)
-        if rollout is None:
-            return None
-        window = window_of_runs(rollout, self.window)
-        work = None if has_little_come(history, last, window) else stretch(history, rollout, window)
-        if work is None:
+        work = recent_work(view, history, rollout, self.window, last)
+        if rollout is None or work is None:
             return None
         variants = [Variant(policy, empty_plan()) for policy in self.candidates]
         completion_s = rollout(variants, work, SERVICE_CV, 0.0)

@@ -20,6 +20,8 @@ from trimtab.domain.view import (
     type_of_node,
 )
 from trimtab.policies.load_aware.late_binding import (
+    INDEXED,
+    SLOTS,
     LateBinding,
     note_idle,
     rank_groups,
@@ -48,7 +50,7 @@ _AT = 6  # in `memory.params`: after those of late-binding
 def _correct_groups(view: View, memory: Memory, needs: Any, work: Any) -> None:
     """Correct the scores of idle nodes by group and kind."""
     floats, row = memory.floats, row_at(memory.floats)
-    note_free(view, memory, work, memory.params[4], 0.0)
+    note_free(view, memory, work, memory.params[SLOTS], 0.0)
     for g in range(n_groups(memory)):
         t = type_of_group(memory, g)
         for kind in range(n_kinds(needs)):
@@ -69,7 +71,7 @@ def _correct_idle(view: View, memory: Memory, needs: Any, work: Any) -> None:
         if is_free(view, j):
             idle += 1
             warm += 1 if is_warm(view, needs, j) else 0
-    note_request(view, work, floats, row, memory.params[4], idle, warm, 0.0)
+    note_request(view, work, floats, row, memory.params[SLOTS], idle, warm, 0.0)
     for i in range(count):
         if floats[NOTES + i] < np.inf:
             j = idle_at(memory.ints, i)
@@ -124,14 +126,13 @@ class LearnedResidual(CorrectedPolicy, LateBinding):
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by corrected score, unless a busy one is worth waiting for."""
         params, needs = memory.params, needs_of(work)
-        crowding = view.context.n_held / params[4]
         aged_s = params[0] * (view.context.now_s - work.arrival_s)
-        if params[5] == 1.0:
-            idle_s = score_groups(view, memory, needs, crowding, aged_s)
+        if params[INDEXED] == 1.0:
+            idle_s = score_groups(view, memory, params, needs, aged_s)
             if has_weights(params, _AT):
                 _correct_groups(view, memory, needs, work)
-            return int(rank_groups(view, memory, needs, ranking, idle_s))
-        idle_s = note_idle(view, memory, needs, crowding, aged_s)
+            return int(rank_groups(view, memory, params, needs, ranking, idle_s))
+        idle_s = note_idle(view, memory, params, needs, aged_s)
         if has_weights(params, _AT):
             _correct_idle(view, memory, needs, work)
-        return int(rank_idle(view, memory, needs, ranking, idle_s))
+        return int(rank_idle(view, memory, params, needs, ranking, idle_s))

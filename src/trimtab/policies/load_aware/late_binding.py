@@ -45,6 +45,8 @@ from trimtab.policies.shared.wait_index import (
 )
 from trimtab.policies.shared.waits import expected_wait_s, idle_at, n_idle, n_listed, room_for_idle
 
+SLOTS, INDEXED = 4, 5  # in `memory.params`: after the weights
+
 
 @helper(inline=True)
 def _is_sooner(view: View, work: Any, j: int, idle_s: float, rivals: float) -> bool:
@@ -86,10 +88,10 @@ def _is_indexable_wait(view: View, memory: Memory, work: Any, idle_s: float) -> 
 
 
 @helper
-def score_groups(view: View, memory: Memory, work: Any, crowding: float, aged_s: float) -> float:
+def score_groups(view: View, memory: Memory, weights: Any, work: Any, aged_s: float) -> float:
     """Score the idle nodes by the index, equal in a group and kind. Returns the least own seconds."""
     refresh_nodes(view, memory)
-    params, idle_s = memory.params, np.inf
+    crowding, idle_s = view.context.n_held / memory.params[SLOTS], np.inf
     for g in range(n_groups(memory)):
         t = type_of_group(memory, g)
         service_s = estimate_s(view, work, t)
@@ -99,7 +101,7 @@ def score_groups(view: View, memory: Memory, work: Any, crowding: float, aged_s:
                 continue
             load_s = load_of_kind_s(view, work, t, kind)
             taken_s = load_s + service_s
-            wasted_s = params[1] * load_s + params[2] * (service_s - work.estimate_s)
+            wasted_s = weights[1] * load_s + weights[2] * (service_s - work.estimate_s)
             score_free(memory, g, kind, taken_s + crowding * wasted_s - aged_s)
             if taken_s < idle_s and has_free(memory, work, g, kind):
                 idle_s = taken_s
@@ -107,26 +109,26 @@ def score_groups(view: View, memory: Memory, work: Any, crowding: float, aged_s:
 
 
 @helper
-def rank_groups(view: View, memory: Memory, work: Any, ranking: Any, idle_s: float) -> int:
+def rank_groups(view: View, memory: Memory, weights: Any, work: Any, ranking: Any, idle_s: float) -> int:
     """Rank the idle nodes by the scores of their group and kind, unless a busy one is worth waiting for."""
     count = rank_free(view, memory, work, ranking)
-    is_patient = view.context.n_held < memory.params[3] and idle_s > work.estimate_s
+    is_patient = view.context.n_held < weights[3] and idle_s > work.estimate_s
     if count > 0 and is_patient and _is_indexable_wait(view, memory, work, idle_s):
         return 0
     return int(count)
 
 
 @helper
-def note_idle(view: View, memory: Memory, work: Any, crowding: float, aged_s: float) -> float:
+def note_idle(view: View, memory: Memory, weights: Any, work: Any, aged_s: float) -> float:
     """Note the scores of the idle nodes, in the order of `idle_at`. Returns the least own seconds."""
-    params, floats = memory.params, memory.floats
+    crowding, floats = view.context.n_held / memory.params[SLOTS], memory.floats
     idle_s, idle = np.inf, n_idle(view, memory.ints)
     for i in range(idle):
         j = idle_at(memory.ints, i)
         there_s = service_s(view, work, j)
         load_s = missing_load_s(view, work, j)
         taken_s = round_trip_s(view, work, j) + load_s + there_s
-        wasted_s = params[1] * load_s + params[2] * (there_s - work.estimate_s)
+        wasted_s = weights[1] * load_s + weights[2] * (there_s - work.estimate_s)
         score_s = np.inf
         if starts_now(view, work, j):
             idle_s = min(idle_s, taken_s)
@@ -136,15 +138,26 @@ def note_idle(view: View, memory: Memory, work: Any, crowding: float, aged_s: fl
 
 
 @helper
-def rank_idle(view: View, memory: Memory, work: Any, ranking: Any, idle_s: float) -> int:
+def rank_idle(view: View, memory: Memory, weights: Any, work: Any, ranking: Any, idle_s: float) -> int:
     """Rank the idle nodes by their notes, unless a busy one is worth waiting for."""
     count = rank_noted(memory.floats, ranking, n_listed(memory.ints))
     for i in range(count):
         ranking.node_idx[i] = idle_at(memory.ints, ranking.node_idx[i])
-    is_patient = view.context.n_held < memory.params[3] and idle_s > work.estimate_s
+    is_patient = view.context.n_held < weights[3] and idle_s > work.estimate_s
     if count > 0 and is_patient and _is_worth_waiting(view, work, idle_s):
         return 0
     return int(count)
+
+
+@helper
+def rank_held(view: View, memory: Memory, weights: Any, work: Any, ranking: Any) -> int:
+    """Rank idle nodes by score under these weights, unless a busy one is worth waiting for."""
+    needs, aged_s = needs_of(work), weights[0] * (view.context.now_s - work.arrival_s)
+    if memory.params[INDEXED] == 1.0:
+        idle_s = score_groups(view, memory, weights, needs, aged_s)
+        return int(rank_groups(view, memory, weights, needs, ranking, idle_s))
+    idle_s = note_idle(view, memory, weights, needs, aged_s)
+    return int(rank_idle(view, memory, weights, needs, ranking, idle_s))
 
 
 @dataclass(frozen=True)
@@ -206,6 +219,11 @@ class LateBinding(Policy):
     w_waste: Annotated[NonNegative, Tunable(0.1, 10.0, "log")] = 1.0
     patient: Annotated[Natural, Tunable(1, 256, "log")] = 16  # held requests
 
+    @property
+    def weights(self) -> tuple[float, float, float, float]:
+        """The parameters, in the order in which the kernel reads them."""
+        return self.ageing, self.w_load, self.w_waste, float(self.patient)
+
     def init(self, cluster: Cluster) -> Memory:
         """The parameters, the number of slots, whether there is an index of waits.
 
@@ -217,7 +235,7 @@ class LateBinding(Policy):
         """The memory; without an index where it may have none."""
         is_indexed = may_index and is_indexable(cluster) and is_near(cluster) and not cluster.resource_names
         slots, indexed = float(cluster.slots.sum()), float(is_indexed)
-        params = [self.ageing, self.w_load, self.w_waste, float(self.patient), slots, indexed]
+        params = [*self.weights, slots, indexed]
         if is_indexed:
             index = wait_index(cluster)
             return index._replace(params=np.array(params), ints=np.append(index.ints, -1))
@@ -227,11 +245,4 @@ class LateBinding(Policy):
     @kernel
     def dispatch(view: View, plan: Plan, work: Any, memory: Memory, draws: Any, ranking: Any) -> int:
         """Rank idle nodes by score, unless a busy one is worth waiting for."""
-        params, needs = memory.params, needs_of(work)
-        crowding = view.context.n_held / params[4]
-        aged_s = params[0] * (view.context.now_s - work.arrival_s)
-        if params[5] == 1.0:
-            idle_s = score_groups(view, memory, needs, crowding, aged_s)
-            return int(rank_groups(view, memory, needs, ranking, idle_s))
-        idle_s = note_idle(view, memory, needs, crowding, aged_s)
-        return int(rank_idle(view, memory, needs, ranking, idle_s))
+        return int(rank_held(view, memory, memory.params, work, ranking))

@@ -132,22 +132,13 @@ def simulated(
 ) -> Simulated | None:
     """Try the portfolio on what came last; `told`: what a planner is told, view, history and what waits.
 
-    Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
-    twice as many arrivals as that are simulated, up to `MOST_WINDOWS`, so that some tell a difference.
     Only the second half counts: what the others have placed, and the models they have loaded, stand in the
-    first half in the way of the next candidate. None where nothing can be simulated, or too little has come
-    since the last time. Under prices the cost of a request is what it is to `cost-index`: its completion,
-    and `w_price` seconds for each dollar of node time.
+    first half in the way of the next candidate. None as of `recent_work`. Under prices the cost of a request
+    is what it is to `cost-index`: its completion, and `w_price` seconds for each dollar of node time.
     """
     view, history, _ = told
-    if rollout is None:
-        return None
-    window = window_of_runs(rollout, window)
-    in_flight = int(view.nodes.in_flight.sum() / rollout.stages_per_run)
-    reach = min(max(window, 2 * in_flight), MOST_WINDOWS * window)
-    is_early = has_little_come(history, notes.last_serial, window)
-    work = None if is_early else stretch(history, rollout, reach)
-    if work is None:
+    work = recent_work(view, history, rollout, window, notes.last_serial)
+    if rollout is None or work is None:
         return None
     price, (outlook, watch) = DUAL_PRICE.plan(*told, rollout).price, availability(view, notes.watch)
     has_news = bool(outlook[:, 0].any() or np.isfinite(outlook[:, 1]).any())
@@ -220,6 +211,24 @@ class PortfolioPolicy(Policy):
 def window_of_runs(rollout: Rollout, window: int) -> int:
     """A window of as many runs, or of fewer where they have many stages."""
     return max(min(window, int(STAGES * window / rollout.stages_per_run)), min(window, LEAST_ARRIVALS))
+
+
+def recent_work(
+    view: View, history: History, rollout: Rollout | None, window: int, last_serial: float
+) -> NDArray[np.void] | None:
+    """Work to simulate, as `stretch` gives it, once a quarter of a window has come since `last_serial`.
+
+    Where more is on the nodes than half a window, work that comes waits for it, whatever the policy: then
+    twice as many arrivals as that are simulated, up to `MOST_WINDOWS`, so that some tell a difference. None
+    where nothing can be simulated, or too little has come.
+    """
+    if rollout is None:
+        return None
+    window = window_of_runs(rollout, window)
+    if has_little_come(history, last_serial, window):
+        return None
+    in_flight = int(view.nodes.in_flight.sum() / rollout.stages_per_run)
+    return stretch(history, rollout, min(max(window, 2 * in_flight), MOST_WINDOWS * window))
 
 
 def stretch(history: History, rollout: Rollout, window: int) -> NDArray[np.void] | None:
