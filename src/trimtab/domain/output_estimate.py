@@ -10,8 +10,12 @@ from trimtab.domain.learned_estimates import LengthCurve
 FIRST_OUTPUT_TOKENS: Final = 200.0
 """Expected output before the first observation: conversations in public traces have a mean of 150 to 250."""
 
+LEARNED_WEIGHT: Final = 2.0
+"""Observations of a length that weigh as much as what others learned of it: answers to like prompts scatter
+by about 0.7 of their mean on public traces, and others' curves are off by about half of it; the ratio,
+squared."""
+
 _LIMIT_WEIGHT: Final = 8.0  # observations that weigh as much as the overall mean
-_LEARNED_WEIGHT: Final = 4.0  # observations of a length that weigh as much as what others learned
 _WINDOW: Final = 200.0  # of the running means, in observations
 _N_LIMITS: Final = 26  # powers of two of `max_tokens`; 0 = not stated
 _LENGTHS: Final = 1 << 12  # more quarter octaves than prompts have
@@ -48,7 +52,7 @@ class OutputEstimate:
         if self.learned is not None:
             mean = self._level[1] / self._level[2] * self.learned.at(prompt_tokens)
             if known is not None:
-                mean = (known[0] * known[1] + _LEARNED_WEIGHT * mean) / (known[0] + _LEARNED_WEIGHT)
+                mean = (known[0] * known[1] + LEARNED_WEIGHT * mean) / (known[0] + LEARNED_WEIGHT)
         else:
             mean = self._shrunk(limit, max_tokens) if known is None else known[1]
         return mean if max_tokens <= 0.0 or mean < max_tokens else max_tokens

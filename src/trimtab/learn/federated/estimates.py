@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from trimtab.domain.artifact import Artifact
 from trimtab.domain.cluster import RESOURCES
 from trimtab.domain.learned_estimates import ANY, KNOTS, LearnedEstimates, place
-from trimtab.domain.output_estimate import FIRST_OUTPUT_TOKENS
+from trimtab.domain.output_estimate import FIRST_OUTPUT_TOKENS, LEARNED_WEIGHT
 from trimtab.errors import UsageError
 from trimtab.learn.federated.aggregation import Update
 
@@ -36,7 +36,6 @@ UNITS: Final = 1000.0  # of work: where the second number of a line of service l
 ESTIMATES_FILE: Final = "learned.safetensors"
 TOKENS: Final = 256.0  # one step of a length, so that updates of lengths and of seconds are of one size
 SMOOTH_ROWS: Final = 2.0  # rows that hold two knots beside each other together
-_OWN_ROWS: Final = 20.0  # rows of its own that a site sets against a number that all learned
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ class EstimatesSite:
         """The site's own: from what all learned, by as much as its rows say."""
         problem = self.problem
         common, rows = problem.numbers_of(learned)
-        own = descended(self.moments, common, 8 * problem.sweeps, _OWN_ROWS)
+        own = descended(self.moments, common, 8 * problem.sweeps, LEARNED_WEIGHT)
         provenance = {**learned.provenance, "own rows": float(self.moments.rows.sum())}
         return problem.estimates(own, np.maximum(rows, self.moments.rows), provenance)
 
