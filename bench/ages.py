@@ -37,6 +37,7 @@ SOURCES = {
     "performance-models": ("training",),
     "llm-routers": LOOP,
     "policies": (*LOOP, "experiments"),
+    "privacy": (*LOOP, "experiments", "privacy", "traces"),
     "shared-cluster": (*LOOP, "training", "experiments"),
     "simulator": LOOP,
     "solvers": ("solvers",),
