@@ -27,7 +27,7 @@ from trimtab.engine.rollout import StateRollout
 from trimtab.engine.run_row_writer import RunSpec, StageNeeds
 from trimtab.engine.simulator import go_to
 from trimtab.engine.state import STAGES
-from trimtab.engine.told_runs import declared_runs
+from trimtab.engine.told_runs import declared_runs, joined, last_of, runs_of
 from trimtab.policies.catalogue import find
 
 DIAMOND = {
@@ -237,6 +237,20 @@ def test_what_came_without_stages_is_simulated_among_runs() -> None:
     alone = driven(*case(0, n=1), policy, np.inf).state
     assert of_runs == pytest.approx(alone.requests["finish_s"][0] - alone.work["arrival_s"][0])
     assert of_requests == pytest.approx(0.5 * future["units"][sizes[-4:] == 0])
+
+
+def test_the_last_of_several_runs_are_as_they_were_alone() -> None:
+    driver = driven(*case(0, n=40), find("late-binding")[0], np.inf)
+    rows = np.arange(20)
+    whole = runs_of(driver.state, rows)
+    parts = [runs_of(driver.state, some) for some in (rows[:1], rows[:0], rows[1:13], rows[13:])]
+    for made, expected in (
+        (joined(parts), whole),
+        (last_of(whole, 7), parts[3]),
+        (last_of(whole, 99), whole),
+    ):
+        for name in Runs._fields:
+            np.testing.assert_array_equal(getattr(made, name), getattr(expected, name), err_msg=name)
 
 
 @pytest.mark.parametrize("until_s", [1.7, 12.0])

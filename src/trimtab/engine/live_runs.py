@@ -22,7 +22,7 @@ from trimtab.engine.layout import NO_OUTPUT, NOTHING_TO_DO, SKIPPED
 from trimtab.engine.live_driver import Ended, LiveDriver
 from trimtab.engine.loop import AGAIN_LATER
 from trimtab.engine.run_row_writer import RowRanges, RunRowWriter, RunSpec, StageEstimate, StageNeeds
-from trimtab.engine.told_runs import joined, runs_of
+from trimtab.engine.told_runs import joined, last_of, runs_of
 
 _NO_MORE = 1 << 16  # retries of a row that gets no further attempt; above any bound of a stage
 _KNOWN_S, _MOST_KNOWN = 0.1, 1000  # how long estimates of equal runs hold, and for how many kinds
@@ -62,9 +62,10 @@ class LiveRuns:
         self._leaving: list[tuple[int, int]] = []  # ranges that some queue still links to
         self._again: dict[int, float] = {}  # when rows whose loss is not processed yet are dispatched again
         self._estimates: dict[Any, tuple[float, list[StageEstimate]]] = {}
-        self._ended: deque[Runs] | None = None  # the last runs that left, each alone
+        self._left: deque[Runs] | None = None  # the runs that left since the last plan, each alone
+        self._left_before = runs_of(state, np.zeros(0, np.int64))  # the last ones of those before
         if live.rollouts is not None:
-            self._ended, live.told_runs = deque(maxlen=RUNS), self._told_runs
+            self._left, live.told_runs = deque(maxlen=RUNS), self._told_runs
 
     # Runs.
 
@@ -89,8 +90,8 @@ class LiveRuns:
 
     def leave(self, run: EnteredRun, template: int) -> None:
         """The run is over and its host needs it no more: its rows are free."""
-        if self._ended is not None:
-            self._ended.append(runs_of(self._live.state, np.array([run.row])))
+        if self._left is not None:
+            self._left.append(runs_of(self._live.state, np.array([run.row])))
         self._groups.free(run.group, self._shapes[template].size)
         self._leaving += self._blocks.pop(run.row)
         if len(self._leaving) > 64:
@@ -205,8 +206,11 @@ class LiveRuns:
 
     def _told_runs(self) -> Runs:
         """What a planner is told: the last runs that left, and all that are here."""
-        assert self._ended is not None
-        return joined([*self._ended, runs_of(self._live.state, np.array(list(self._blocks), np.int64))])
+        assert self._left is not None
+        self._left_before = last_of(joined([self._left_before, *self._left]), RUNS)
+        self._left.clear()
+        here = runs_of(self._live.state, np.array(list(self._blocks), np.int64))
+        return joined([self._left_before, here])
 
     # Rows.
 

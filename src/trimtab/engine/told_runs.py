@@ -80,6 +80,23 @@ def joined(parts: Sequence[Runs]) -> Runs:
     )
 
 
+def last_of(told: Runs, count: int) -> Runs:
+    """The last so many runs, which are over, so that no copies of their outputs count."""
+    k = max(0, len(told.work) - count)
+    stage, row = told.first_stage[k], first_rows(told)[k]
+    stages = told.stages[stage:].copy()
+    stages["first_row"] -= row
+    of_runs = {name: getattr(told, name)[k:] for name in ("work", "status", "node_idx", "path_s")}
+    return Runs(
+        first_stage=told.first_stage[k:] - stage,
+        stages=stages,
+        rows=told.rows[row:],
+        instances=told.instances[row:],
+        copies=told.copies[:0],
+        **of_runs,
+    )
+
+
 def first_rows(told: Runs) -> NDArray[np.int64]:
     """The first row of each run, and the number of rows, [runs + 1]."""
     firsts: NDArray[np.int64] = np.append(told.stages["first_row"], len(told.rows))[told.first_stage]
