@@ -28,7 +28,7 @@ from trimtab.engine.python_policies import COUNT_OF_NODES
 from trimtab.engine.request_history import is_sent
 from trimtab.engine.rollout import Rollouts, Setting
 from trimtab.engine.state import SIMULATED, HostMode
-from trimtab.engine.told_runs import runs_of
+from trimtab.engine.told_runs import runs_of, taken
 from trimtab.errors import PolicyError
 
 _NEVER = float("inf")
@@ -182,11 +182,13 @@ class Driver:
     def _past(self) -> History:
         """`history` without a copy of the work. The caller reads it before the run continues."""
         past = self._recent_rows()
-        work, rows = self.state.work[past], self.state.requests[past]
+        work = taken(self.state.work, past)
         work.flags.writeable = False
-        finish_s = np.where(rows["status"] == Status.FINISHED, rows["finish_s"], np.nan)
-        node_idx = rows["node_idx"].copy()
-        in_flight = is_sent(rows["status"]) & (node_idx >= 0)  # a run itself is at no node
+        status, finish_s, node_idx = (
+            self.state.requests[name][past] for name in ("status", "finish_s", "node_idx")
+        )
+        finish_s, node_idx = np.where(status == Status.FINISHED, finish_s, np.nan), node_idx.copy()
+        in_flight = is_sent(status) & (node_idx >= 0)  # a run itself is at no node
         return History(work, finish_s, node_idx, in_flight, self.last_plan, self._past_runs())
 
     def _past_runs(self) -> Runs | None:

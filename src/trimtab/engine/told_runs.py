@@ -35,6 +35,12 @@ def ranges(first: NDArray[Any], count: NDArray[Any]) -> NDArray[np.int64]:
     return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
 
 
+def taken(records: NDArray[np.void], at: Any) -> NDArray[np.void]:
+    """These records. NumPy copies blocks without fields much faster."""
+    found: NDArray[np.void] = records.view(f"V{records.itemsize}")[at].view(records.dtype)
+    return found
+
+
 def runs_of(state: State, rows: NDArray[np.int64]) -> Runs:
     """The runs and requests in these rows of a state."""
     told, at = _told(_Source(*(getattr(state, name) for name in _Source._fields)), rows)
@@ -105,7 +111,7 @@ def first_rows(told: Runs) -> NDArray[np.int64]:
 
 def _told(source: _Source, rows: NDArray[np.int64]) -> tuple[Runs, NDArray[np.int64]]:
     """The runs, with the rows of the source that instances are in. What is not known is not hidden yet."""
-    runs, requests = source.runs[rows], source.requests[rows]
+    runs, status = source.runs[rows], source.requests["status"][rows]
     has_stages = runs["n_groups"] > 0
     has_stages[has_stages] = source.groups["spec"][runs["group"][has_stages]] != PART_SPEC
     n_stages = np.where(has_stages, runs["n_groups"], 0)
@@ -117,24 +123,22 @@ def _told(source: _Source, rows: NDArray[np.int64]) -> tuple[Runs, NDArray[np.in
     ends = np.cumsum(stages["count"])
     stages["first_row"] = ends - stages["count"]
     at = ranges(groups["row"], stages["count"])
-    own, rest = source.requests[at], source.stages[at]
-    is_over = rest["output"] != NO_OUTPUT
     declared_gib = np.repeat(stages["output_gib"], stages["count"])
-    instances = np.zeros(len(at), INSTANCE)
-    instances["output_gib"] = np.where(rest["output"] == PRESENT, rest["output_gib"], declared_gib)
+    instances, output = np.zeros(len(at), INSTANCE), source.stages["output"][at]
+    instances["output"] = output
+    instances["output_gib"] = np.where(output == PRESENT, source.stages["output_gib"][at], declared_gib)
     for name in ("node_idx", "status"):
-        instances[name] = own[name]
-    instances["output"] = rest["output"]
+        instances[name] = source.requests[name][at]
     for name in ("skipped", "answered"):
-        instances[name] = np.where(is_over, rest[name], 0)
+        instances[name] = np.where(output != NO_OUTPUT, source.stages[name][at], 0)
     told = Runs(
-        work=source.work[rows],
-        status=requests["status"],
-        node_idx=np.where(has_stages, -1, requests["node_idx"]).astype(np.int32),
+        work=taken(source.work, rows),
+        status=status,
+        node_idx=np.where(has_stages, -1, source.requests["node_idx"][rows]).astype(np.int32),
         path_s=runs["path_s"],
         first_stage=np.concatenate([np.zeros(1, np.int64), np.cumsum(n_stages)]),
         stages=stages,
-        rows=source.work[at],
+        rows=taken(source.work, at),
         instances=instances,
         copies=np.zeros((0, 2), np.int64),
     )
