@@ -67,7 +67,8 @@ lengthens the p99 by 46 ± 5 % on GenTD26 and by 16 ± 12 % on aigc-images at lo
 def page(results: Mapping[str, Any]) -> str:
     """The whole page."""
     on = results["machine"]
-    where = f"Measured on {on['cpu']}, {on['cores']} cores, {on['system']}.\n"
+    parts = ", ".join(f"{part} at commit {commit}" for part, commit in results["commits"].items())
+    where = f"Measured on {on['cpu']}, {on['cores']} cores, {on['system']}: {parts}.\n"
     head = ["policy", "mean", "worst mean", "clusters with a mean over +5", "p99"]
     clusters = markdown_table(head, _rows(results["clusters"]))
     chains = _chains(results["chains"]) if "chains" in results else ()
