@@ -27,6 +27,7 @@ SOURCES = {
     "fragmentation": LOOP,
     "gateway": SERVING,
     "golden": TRAINING,
+    "imitation": (*LOOP, "learn"),
     "kubernetes": (*LOOP, "clusters"),
     "learned": (*LOOP, "learn"),
     "learned-oracles": ("learn",),

@@ -115,6 +115,19 @@ def test_rows_of_a_narrow_table_are_told_apart(trained: Path, monkeypatch: pytes
     assert "bound=inf,in_range=False)" in names
 
 
+def test_a_network_that_plans_is_trained_judged_and_written(tmp_path: Path) -> None:
+    command = ("learn", "train", "--method", "rnn", "--generations", 1, "--hidden", 2, "--out", tmp_path)
+    assert "learned-pointer: loss" in told(*command, "--quiet")
+    weights = tmp_path / "weights.safetensors"
+    found = json.loads(told("learn", "evaluate", weights, "--workloads", 2, "--requests", 100, "--json"))
+    named = [p["policy"].partition("(")[0] for p in found["policies"]]
+    assert named == ["learned-pointer", "least-expected-completion", "auto", "hungarian"]
+    policy = told("learn", "export", tmp_path, "--out", tmp_path / "mine.safetensors", "--quiet").strip()
+    assert policy.startswith("learned-pointer(artifact=")
+    assert "is not read (got 'tiny')" in refusal("learn", "train", "tiny", "--method", "rnn")
+    assert "--policy: is not trained so" in refusal("learn", "train", "--policy", "learned-pointer")
+
+
 def test_what_is_wrong_is_told(trained: Path, tmp_path: Path) -> None:
     assert "--policy: takes no weights (got 'random')" in refusal("learn", "train", "--policy", "random")
     assert "--method: is no method (got 'sarsa')" in refusal("learn", "train", "--method", "sarsa")

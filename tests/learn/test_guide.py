@@ -14,6 +14,7 @@ from support.guide_examples import found, ran
 from trimtab.learn.environments.allocate_env import JOB_COLUMNS, JOB_REWARDS
 from trimtab.learn.environments.observations import PAIR_COLUMNS
 from trimtab.learn.environments.rewards import REWARDS
+from trimtab.policies.shared.plan_features import PLAN_FEATURES
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "learn.md"
 
@@ -44,7 +45,7 @@ def test_an_agent_of_stable_baselines_trains() -> None:
 
 def test_tables_name_all_columns_and_rewards() -> None:
     text = GUIDE.read_text()
-    for c in (*PAIR_COLUMNS, *JOB_COLUMNS):
+    for c in (*PAIR_COLUMNS, *JOB_COLUMNS, *PLAN_FEATURES):
         assert f"| `{c.name}` | {c.unit} | {c.meaning} | {c.least:g} to {c.most:g} |" in text
     for name, reward in (*REWARDS.items(), *JOB_REWARDS.items()):
         assert f"| `{name}` | {reward.unit} | {reward.total} |" in text

@@ -23,7 +23,7 @@ import pytest
 from support.choosing_policies import PlainCompletion
 from support.conformance_cases import in_turn
 from support.gateway.virtual import VirtualLoop, Wire, run_virtual
-from support.learned import decider_with_weights
+from support.learned import NETWORKS, decider_with_weights
 from support.planning_policies import Steering
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Options
@@ -288,7 +288,7 @@ def assert_parity(
 
 
 # A plan that is due at the very time of an arrival may be made before or after it: so not at round times
-OFF_ROUND = {"hungarian": "hungarian(plan_period_s=0.2371)"}
+OFF_ROUND = {name: f"{name}(plan_period_s=0.2371)" for name in ("hungarian", *NETWORKS)}
 
 
 @in_turn([*names("dispatch"), "least-expected-wait+edf", "random+sjf", "round-robin+vtc"], CASES)

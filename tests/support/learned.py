@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,13 @@ from trimtab.domain.parameters import kinds_of
 from trimtab.domain.policy import Decider, Policy
 from trimtab.policies.shared.features import FEATURES, N_FEATURES, OF_GROUP, OF_NODE
 from trimtab.policies.shared.learned_score import weights_artifact
+from trimtab.policies.shared.plan_networks import (
+    Shapes,
+    network_artifact,
+    pointer_shapes,
+    set_shapes,
+    transformer_shapes,
+)
 
 HIDDEN = 8
 RANGES = np.array([[feature.least, feature.most] for feature in FEATURES])
@@ -26,10 +34,24 @@ def drawn_weights(*, by_group: bool = False, seed: int = 0, ranges: np.ndarray =
     return weights_artifact("drawn", vector, ranges, {"method": "drawn"})
 
 
+NETWORKS: dict[str, Callable[[int], Shapes]] = {
+    "learned-matching": set_shapes,
+    "learned-pointer": pointer_shapes,
+    "learned-transformer": transformer_shapes,
+}
+
+
+def drawn_network(name: str, seed: int = 0) -> Artifact:
+    """Normal weights of a policy that plans by a network."""
+    draw, shapes = np.random.default_rng(seed), NETWORKS[name](HIDDEN)
+    return network_artifact("drawn", {key: draw.normal(0.0, 0.4, shape) for key, shape in shapes.items()}, {})
+
+
 def with_weights(policy: Policy) -> Policy:
     """The policy, with weights if it takes any."""
     takes = [name for name, kind in kinds_of(type(policy)).items() if kind is Artifact]
-    return replace(policy, **dict.fromkeys(takes, drawn_weights())) if takes else policy  # type: ignore[type-var]
+    drawn = drawn_network(policy.name) if policy.name in NETWORKS else drawn_weights()
+    return replace(policy, **dict.fromkeys(takes, drawn)) if takes else policy  # type: ignore[type-var]
 
 
 def decider_with_weights(decider: Decider) -> Decider:

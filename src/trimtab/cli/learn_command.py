@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -28,16 +28,10 @@ if TYPE_CHECKING:
     from trimtab.domain.artifact import Artifact
     from trimtab.experiments.scenario import Scenario
     from trimtab.learn.judgement import Change, Judged
-    from trimtab.learn.weight_search import Method, PolicyName
+    from trimtab.learn.weight_search import PolicyName
 
 Known = TypeVar("Known", bound=str)
 DEFAULT_OUT = Path("trimtab-learned")
-DEFAULT_OBJECTIVE: Mapping[Method, str] = {
-    "es": "mean+0.5*tail",
-    "a2c": "mean",
-    "ppo": "mean",
-    "dqn": "mean",
-}  # of each method
 BESIDE = ("least-expected-completion", "auto")
 
 app = typer.Typer(
@@ -72,6 +66,8 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that s
         "trimtab learn train aigc-images --policy learned-dispatch --generations 200 --jobs 8",
         "trimtab learn train --objective 'mean+2*p99' --seed 1 --out trained-1",
         "trimtab learn train --method ppo --policy learned-dispatch --generations 40 --out trained-ppo",
+        "trimtab learn train --method imitate-plans --generations 20 --out trained-matching",
+        "trimtab learn train --method transformer --generations 40 --out trained-transformer",
         "tensorboard --logdir trained",
     ),
 )
@@ -79,13 +75,22 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes that s
 def train(
     scenario: Workload = None,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="learned-residual or learned-dispatch.", metavar="POLICY")
-    ] = "learned-residual",
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="learned-residual (by default) or learned-dispatch by es; each other method trains one.",
+            show_default=False,
+            metavar="POLICY",
+        ),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
             "--method",
-            help="es (evolution strategies); a2c, ppo or dqn, which train learned-dispatch only.",
+            help="es (evolution strategies); a2c, ppo or dqn, which train learned-dispatch only; "
+            "imitate-plans or imitate-schedules (learned-matching), rnn (learned-pointer), transformer "
+            "(learned-transformer).",
             metavar="METHOD",
         ),
     ] = "es",
@@ -100,14 +105,27 @@ def train(
     ] = None,
     generations: Annotated[
         int,
-        typer.Option("--generations", min=1, help="Steps of es; 51,200 decisions each by the others."),
+        typer.Option(
+            "--generations",
+            min=1,
+            help="Steps of es; 51,200 decisions each by a2c, ppo and dqn; six runs each by imitation; 512 "
+            "instances each by rnn and transformer.",
+        ),
     ] = 100,
     pairs: Annotated[
         int, typer.Option("--pairs", min=1, help="Mirrored pairs of candidates a step of es.")
     ] = 12,
     hidden: Annotated[
-        int, typer.Option("--hidden", min=0, max=1024, help="Hidden units; 0 = a linear rule.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--hidden",
+            min=0,
+            max=1024,
+            help="Hidden units, by default 8; 0 = a linear rule. By imitation, rnn and transformer an even "
+            "number, by default 16.",
+            show_default=False,
+        ),
+    ] = None,
     requests: Annotated[
         int, typer.Option("--requests", min=100, max=1_000_000, help="Of a drawn cluster.")
     ] = 800,
@@ -121,23 +139,29 @@ def train(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train weights on simulated runs, by evolution strategies or reinforcement learning."""
+    """Train weights by evolution strategies, reinforcement learning, imitation, or optimal schedules."""
     from trimtab.learn.drawn_workloads import Objective, Workloads, processes
-    from trimtab.learn.weight_search import Setting, WeightSearch, WeightTraining
+    from trimtab.learn.weight_search import METHODS, Setting, Training, WeightSearch
 
-    known = _method(method)
+    known = _one_of(METHODS, method, "--method", "is no method")
+    trains = METHODS[known]
+    policy = trains.policies[0] if policy is None else policy
     setting = Setting(
         _trained_policy(policy),
-        Objective.parsed(DEFAULT_OBJECTIVE[known] if objective is None else objective),
+        Objective.parsed(trains.objective if objective is None else objective),
         Workloads(_scenario(scenario), requests),
         generations,
         pairs,
-        hidden,
+        trains.hidden if hidden is None else hidden,
         seed=seed,
         method=known,
     )
-    trained: type[WeightTraining] = WeightSearch
-    if known != "es":
+    trained: type[Training] = WeightSearch
+    if trains.is_of_plans:
+        from trimtab.learn.plan_training import plan_training
+
+        trained = plan_training(known)
+    elif known != "es":
         from trimtab.learn.dispatch_training import DispatchTraining
 
         trained = DispatchTraining
@@ -181,12 +205,17 @@ def evaluate(
     from trimtab.domain.artifact import Artifact
     from trimtab.learn.drawn_workloads import Workloads, processes
     from trimtab.learn.judgement import UNSEEN, judged
+    from trimtab.learn.weight_search import CORRECTED, RULES
 
     policy = _policy_of(Artifact.read(str(weights)))
     given = f"artifact={weights}"
-    policies = [f"{policy}({given})", f"{policy}({given},bound=inf,in_range=false)", *BESIDE]
+    policies = [f"{policy}({given})", *BESIDE]
+    if policy in CORRECTED:
+        policies.insert(1, f"{policy}({given},bound=inf,in_range=false)")
     if policy == "learned-residual":
         policies.insert(1, f"learned-guarded({given})")
+    if RULES[policy] not in (*BESIDE, "late-binding"):
+        policies.append(RULES[policy])
     of, numbers = Workloads(_scenario(scenario), requests), range(UNSEEN, UNSEEN + workloads)
     with processes(jobs) as pool, progress_bar("judging", quiet=quiet or json) as progress:
         found = judged(policies, of, numbers, pool=pool, progress=progress)
@@ -249,10 +278,6 @@ def _policy_of(artifact: Artifact) -> PolicyName:
 
     told = artifact.meta.get("policy", "nothing")
     return _one_of(POLICIES, told, "policy", "was trained for something else", artifact.path)
-
-
-def _method(name: str) -> Method:
-    return _one_of(DEFAULT_OBJECTIVE, name, "--method", "is no method")
 
 
 def _one_of(known: Iterable[Known], name: str, field: str, problem: str, file: str | None = None) -> Known:

@@ -12,7 +12,7 @@ from trimtab.words import counted
 
 if TYPE_CHECKING:
     from trimtab.domain.artifact import Artifact
-    from trimtab.learn.weight_search import WeightTraining
+    from trimtab.learn.weight_search import Training
 
 CHECKPOINT, WEIGHTS, REPORT = "checkpoint.npz", "weights.safetensors", "report.html"
 KEEP_EACH = 10  # generations between checkpoints
@@ -31,7 +31,7 @@ def check_folder(out: Path, *, report: bool) -> None:
             raise UsageError(problem, field="out", value=str(out), expected=expected)
 
 
-def train_in(out: Path, search: WeightTraining, name: str, *, resume: bool, quiet: bool) -> Artifact:
+def train_in(out: Path, search: Training, name: str, *, resume: bool, quiet: bool) -> Artifact:
     """Train to the end, from the checkpoint in the folder if there is one; weights of this name.
 
     Raises UsageError for a checkpoint of another training.
@@ -63,7 +63,7 @@ def train_in(out: Path, search: WeightTraining, name: str, *, resume: bool, quie
 
 def write_training(
     out: Path,
-    search: WeightTraining,
+    search: Training,
     weights: Artifact,
     title: str,
     told: Mapping[str, object],
@@ -87,17 +87,17 @@ def write_training(
         )
 
 
-def last_loss(search: WeightTraining) -> float:
+def last_loss(search: Training) -> float:
     """The mean loss of the last generations."""
     last = search.history[-KEEP_EACH:]
     return sum(g.loss for g in last) / len(last)
 
 
-def tell_training(out: Path, search: WeightTraining, name: str, *, report: bool, quiet: bool) -> None:
+def tell_training(out: Path, search: Training, name: str, *, report: bool, quiet: bool) -> None:
     """Print the loss, and what was written."""
     last = min(len(search.history), KEEP_EACH)
     print(
-        f"{name}: loss {last_loss(search):+.4f} in the last {counted(last, 'generation')}; below 0 is better"
+        f"{name}: loss {last_loss(search):+.4f} in the last {counted(last, 'generation')}; {search.loss_is}"
     )
     for file in (WEIGHTS, REPORT) if report else (WEIGHTS,):
         note(where(out / file, (out / file).stat().st_size), quiet=quiet)

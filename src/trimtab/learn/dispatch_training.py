@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.errors import UsageError
 from trimtab.learn.drawn_workloads import Floats
 from trimtab.learn.environments import DispatchVectorEnv
 from trimtab.learn.methods.a2c import A2c
@@ -31,16 +30,8 @@ class DispatchTraining(WeightTraining):
     """A training by decisions and their rewards; the loss of a generation is that of the greedy choices."""
 
     def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
-        """As `WeightTraining`. Raises UsageError for what the methods do not train."""
+        """As `Training`."""
         super().__init__(setting, pool)
-        if setting.policy != "learned-dispatch":
-            expected = f"learned-dispatch with --method {setting.method}, or --method es"
-            raise UsageError("is not trained so", field="--policy", value=setting.policy, expected=expected)
-        if str(setting.objective) != "mean":
-            expected = f"mean with --method {setting.method}, or --method es"
-            raise UsageError(
-                "is no reward", field="--objective", value=str(setting.objective), expected=expected
-            )
         of, seed = setting.workloads, setting.seed
         nodes = max(of.inputs(i).cluster.n_nodes for i in range(POOL))
         self._env = DispatchVectorEnv(_COPIES, of.scenario_of, nodes=nodes, seeds=range(POOL))

@@ -108,10 +108,10 @@ class Workloads:
         return "generated clusters" if self.scenario is None else self.scenario.name
 
 
-def run_of(workloads: Workloads, i: int, decider: Decider) -> Driver:
-    """The run of a policy on workload i, at its end. Raises PolicyError."""
+def begun_run(workloads: Workloads, i: int, decider: Decider) -> Driver:
+    """The run of a policy on workload i, before its first event."""
     inputs = workloads.inputs(i)
-    return simulator.run(
+    return simulator.begun(
         inputs.cluster,
         inputs.requests,
         inputs.options,
@@ -122,9 +122,21 @@ def run_of(workloads: Workloads, i: int, decider: Decider) -> Driver:
     )
 
 
+def run_of(workloads: Workloads, i: int, decider: Decider) -> Driver:
+    """The run of a policy on workload i, at its end. Raises PolicyError."""
+    driver = begun_run(workloads, i, decider)
+    simulator.go_to(driver, driver.options.horizon_s)
+    return driver
+
+
 def figures_of(workloads: Workloads, i: int, decider: Decider) -> Figures:
     """Mean, tail and p99 of completion of one policy on workload i."""
-    state = run_of(workloads, i, decider).state
+    return completion_figures(run_of(workloads, i, decider))
+
+
+def completion_figures(driver: Driver) -> Figures:
+    """Mean, tail and p99 of completion of a run at its end."""
+    state = driver.state
     completion_s = state.requests["finish_s"] - state.work["arrival_s"]
     served = np.isfinite(completion_s)
     longest_s = completion_s[served].max(initial=1e-9)

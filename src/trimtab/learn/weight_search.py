@@ -1,13 +1,13 @@
-"""Training of a policy's weights on simulated runs, by evolution strategies, and what is written of them."""
+"""Training of a policy's weights generation by generation, by evolution strategies on simulated runs."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from trimtab.compiled.dense import n_weights
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.artifact import NO_ARTIFACT, Artifact
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.policy import Decider
+from trimtab.domain.policy import Decider, Policy
 from trimtab.domain.view import Memory, Plan, View, can_take, needs_of
 from trimtab.errors import UsageError
 from trimtab.learn.drawn_workloads import Figures, Floats, Objective, Workloads, figures_of, mapped, run_of
@@ -24,7 +24,10 @@ from trimtab.learn.methods.evolution_strategies import EvolutionStrategies
 from trimtab.learn.similarity import STATISTICS_KEY, statistics_of, told_statistics
 from trimtab.policies import find
 from trimtab.policies.learned.learned_dispatch import LearnedDispatch
+from trimtab.policies.learned.learned_matching import LearnedMatching
+from trimtab.policies.learned.learned_pointer import LearnedPointer
 from trimtab.policies.learned.learned_residual import LearnedResidual
+from trimtab.policies.learned.learned_transformer import LearnedTransformer
 from trimtab.policies.shared.features import (
     FEATURES,
     N_FEATURES,
@@ -36,15 +39,48 @@ from trimtab.policies.shared.features import (
 from trimtab.policies.shared.learned_score import CorrectedPolicy, vector_of, weights_artifact
 from trimtab.version import versions
 
-PolicyName = Literal["learned-residual", "learned-dispatch"]
-Method = Literal["es", "a2c", "ppo", "dqn"]
-POLICIES: Final[Mapping[PolicyName, type[CorrectedPolicy]]] = {
+PolicyName = Literal[
+    "learned-residual", "learned-dispatch", "learned-matching", "learned-pointer", "learned-transformer"
+]
+Method = Literal["es", "a2c", "ppo", "dqn", "imitate-plans", "imitate-schedules", "rnn", "transformer"]
+CORRECTED: Final[Mapping[str, type[CorrectedPolicy]]] = {
     "learned-residual": LearnedResidual,
     "learned-dispatch": LearnedDispatch,
+}
+POLICIES: Final[Mapping[PolicyName, Callable[..., Policy]]] = {
+    "learned-residual": LearnedResidual,
+    "learned-dispatch": LearnedDispatch,
+    "learned-matching": LearnedMatching,
+    "learned-pointer": LearnedPointer,
+    "learned-transformer": LearnedTransformer,
 }
 RULES: Final[Mapping[str, str]] = {
     "learned-residual": "late-binding",
     "learned-dispatch": "least-expected-completion",
+    "learned-matching": "hungarian",
+    "learned-pointer": "hungarian",
+    "learned-transformer": "hungarian",
+}
+
+
+class Trains(NamedTuple):
+    """What a method trains, the first policy by default, and what else it takes by default."""
+
+    policies: tuple[PolicyName, ...]
+    objective: str = "mean"
+    hidden: int = 8
+    is_of_plans: bool = False  # by examples of plans, not by what decisions lead to
+
+
+METHODS: Final[Mapping[Method, Trains]] = {
+    "es": Trains(("learned-residual", "learned-dispatch"), "mean+0.5*tail"),
+    "a2c": Trains(("learned-dispatch",)),
+    "ppo": Trains(("learned-dispatch",)),
+    "dqn": Trains(("learned-dispatch",)),
+    "imitate-plans": Trains(("learned-matching",), hidden=16, is_of_plans=True),
+    "imitate-schedules": Trains(("learned-matching",), hidden=16, is_of_plans=True),
+    "rnn": Trains(("learned-pointer",), hidden=16, is_of_plans=True),
+    "transformer": Trains(("learned-transformer",), hidden=16, is_of_plans=True),
 }
 POOL: Final = 96  # workloads to train on
 _EACH: Final = 6  # of them in a generation
@@ -67,8 +103,29 @@ class Setting:
     rate: float = 0.03
     seed: int = 0
     method: Method = "es"
-    decisions: int = 51_200  # in a generation, by the other methods
+    decisions: int = 51_200  # in a generation, by reinforcement learning
     start: Artifact = NO_ARTIFACT  # weights to start from
+
+    def __post_init__(self) -> None:
+        """Refuse what the method does not train. Raises UsageError."""
+        trains = METHODS[self.method]
+        if self.policy not in trains.policies:
+            expected = f"{' or '.join(trains.policies)} with --method {self.method}"
+            by = [name for name, others in METHODS.items() if self.policy in others.policies]
+            expected += f", or --method {by[0]}"
+            raise UsageError("is not trained so", field="--policy", value=self.policy, expected=expected)
+        if self.method != "es" and str(self.objective) != "mean":
+            problem = "is not what examples show" if trains.is_of_plans else "is no reward"
+            expected = f"mean with --method {self.method}, or --method es"
+            raise UsageError(problem, field="--objective", value=str(self.objective), expected=expected)
+        if trains.is_of_plans and (self.hidden < 2 or self.hidden % 2):
+            raise UsageError("has no two halves", field="--hidden", value=self.hidden, expected="2, 4, 6, …")
+        if trains.is_of_plans and self.start:
+            expected = f"no weights to start from with --method {self.method}"
+            raise UsageError("is not read", field="start", value=self.start, expected=expected)
+        if self.method in ("rnn", "transformer") and self.workloads.scenario is not None:
+            expected = f"no scenario with --method {self.method}, which learns from small instances"
+            raise UsageError("is not read", field="SCENARIO", value=str(self.workloads), expected=expected)
 
     @property
     def samples_each(self) -> int:
@@ -78,6 +135,8 @@ class Setting:
     def told(self) -> dict[str, Any]:
         """The values for a file."""
         others = ("decisions",) if self.method == "es" else ("pairs", "sigma", "rate")
+        if METHODS[self.method].is_of_plans:
+            others = (*others, "decisions")
         apart = ("workloads", "objective", "method", "start", *others)
         own = {key: value for key, value in vars(self).items() if key not in apart}
         scenario = self.workloads.scenario
@@ -110,13 +169,14 @@ class Generation(NamedTuple):
     best: float  # of the best candidate, mean over workloads
 
 
-class WeightTraining(ABC):
+class Training(ABC):
     """A training that goes on generation by generation."""
+
+    loss_is: ClassVar[str] = "below 0 is better"  # of the last generations, in words
 
     def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
         """A training of a setting; `pool`: processes that simulate."""
         self.setting, self._pool = setting, pool
-        self._base: dict[int, Figures] = {}
         self.history: list[Generation] = []
 
     @property
@@ -133,8 +193,8 @@ class WeightTraining(ABC):
         return done
 
     @abstractmethod
-    def _weights(self) -> Floats:
-        """The weights so far as `dense.forward` reads them, [weights]."""
+    def artifact(self, name: str) -> Artifact:
+        """The weights so far."""
 
     @abstractmethod
     def _improve(self, chosen: list[int]) -> Floats:
@@ -148,34 +208,14 @@ class WeightTraining(ABC):
     def _take(self, arrays: Mapping[str, Any]) -> None:
         """Go on from what `_arrays` gave."""
 
-    def _table(self, chosen: list[int], candidates: Floats) -> Floats:
-        """Losses of candidates [candidates, weights] on workloads, [candidates, workloads]."""
-        s = self.setting
-        new = [i for i in chosen if i not in self._base]
-        found = mapped(
-            self._pool, figures_of, [s.workloads] * len(new), new, [find(RULES[s.policy])] * len(new)
-        )
-        self._base |= zip(new, found, strict=True)
-        rows = [(i, self._decider(weights)) for i in chosen for weights in candidates]
-        made = mapped(self._pool, figures_of, [s.workloads] * len(rows), *zip(*rows, strict=True))
-        losses = [s.objective.loss(f, self._base[i]) for f, (i, _) in zip(made, rows, strict=True)]
-        return np.reshape(losses, (len(chosen), len(candidates))).T
-
-    def artifact(self, name: str) -> Artifact:
-        """The weights so far, with the ranges of features that they were trained on."""
-        s, weights = self.setting, self._weights()
-        recorder = Decider.of(_RECORDERS[s.policy](artifact=_unranged(weights), in_range=False))
-        columns = [s.workloads] * _RECORDED, range(_RECORDED), [recorder] * _RECORDED
-        rows = mapped(self._pool, _ranges, *columns)
-        least, most = np.min([r[0] for r in rows], axis=0), np.max([r[1] for r in rows], axis=0)
-        slack = _SLACK_FRAC * (most - least) + _SLACK
-        meta = {
-            "policy": s.policy,
-            "training": json.dumps({**s.told(), "generations": len(self.history)}),
+    def _meta(self) -> dict[str, str]:
+        """What an artifact says of its training."""
+        told = {**self.setting.told(), "generations": len(self.history)}
+        return {
+            "policy": self.setting.policy,
+            "training": json.dumps(told),
             "versions": json.dumps(versions()),
-            STATISTICS_KEY: told_statistics(statistics_of(s.workloads, range(_RECORDED))),
         }
-        return weights_artifact(name, weights, np.stack([least - slack, most + slack], axis=1), meta)
 
     def checkpoint(self) -> dict[str, Any]:
         """Arrays by name, to go on from."""
@@ -199,8 +239,46 @@ class WeightTraining(ABC):
         self.history = [Generation(int(row[0]), float(row[1]), float(row[2])) for row in curve]
         self._take(arrays)
 
+
+class WeightTraining(Training):
+    """A training of weights that correct a rule, judged by simulated runs."""
+
+    def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
+        """As `Training`."""
+        super().__init__(setting, pool)
+        self._base: dict[int, Figures] = {}
+
+    @abstractmethod
+    def _weights(self) -> Floats:
+        """The weights so far as `dense.forward` reads them, [weights]."""
+
+    def _table(self, chosen: list[int], candidates: Floats) -> Floats:
+        """Losses of candidates [candidates, weights] on workloads, [candidates, workloads]."""
+        s = self.setting
+        new = [i for i in chosen if i not in self._base]
+        found = mapped(
+            self._pool, figures_of, [s.workloads] * len(new), new, [find(RULES[s.policy])] * len(new)
+        )
+        self._base |= zip(new, found, strict=True)
+        rows = [(i, self._decider(weights)) for i in chosen for weights in candidates]
+        made = mapped(self._pool, figures_of, [s.workloads] * len(rows), *zip(*rows, strict=True))
+        losses = [s.objective.loss(f, self._base[i]) for f, (i, _) in zip(made, rows, strict=True)]
+        return np.reshape(losses, (len(chosen), len(candidates))).T
+
+    def artifact(self, name: str) -> Artifact:
+        """The weights so far, with the ranges of features that they were trained on."""
+        s, weights = self.setting, self._weights()
+        recorder = Decider.of(_RECORDERS[s.policy](artifact=_unranged(weights), in_range=False))
+        columns = [s.workloads] * _RECORDED, range(_RECORDED), [recorder] * _RECORDED
+        rows = mapped(self._pool, _ranges, *columns)
+        least, most = np.min([r[0] for r in rows], axis=0), np.max([r[1] for r in rows], axis=0)
+        slack = _SLACK_FRAC * (most - least) + _SLACK
+        statistics = told_statistics(statistics_of(s.workloads, range(_RECORDED)))
+        meta = {**self._meta(), STATISTICS_KEY: statistics}
+        return weights_artifact(name, weights, np.stack([least - slack, most + slack], axis=1), meta)
+
     def _decider(self, weights: Floats) -> Decider:
-        return Decider.of(POLICIES[self.setting.policy](artifact=_unranged(weights), in_range=False))
+        return Decider.of(CORRECTED[self.setting.policy](artifact=_unranged(weights), in_range=False))
 
 
 def _first_weights(hidden: int, seed: int) -> tuple[Floats, NDArray[np.bool_]]:

@@ -56,6 +56,20 @@ def slots_ahead(view: View) -> tuple[Ints, Floats]:
     return node[soonest], free_s[soonest]
 
 
+def least_cost(cost_s: Floats, aged_s: Floats) -> Ints:
+    """The matching [requests] of costs [requests, slots] at least total cost; -1 = left out.
+
+    Leaving out costs a second more than the dearest slot, and the request's `aged_s` [requests].
+    """
+    from trimtab.solvers import assignment_problem, solve  # with the first plan: it takes a second
+
+    worst_s = np.max(cost_s, initial=0.0, where=np.isfinite(cost_s)) + 1.0
+    problem = assignment_problem(
+        cost_s, np.ones(cost_s.shape), np.ones(cost_s.shape[1]), optional=True, skip_value=worst_s + aged_s
+    )
+    return solve(problem).assignment.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Hungarian(NotingPolicy):
     """Send a request to an idle node at once; match waiting requests to slots at least total cost.
@@ -100,29 +114,28 @@ class Hungarian(NotingPolicy):
     ageing: Annotated[NonNegative, Tunable(0.1, 4.0, "log")] = 1.0
 
     def plan(self, view: View, history: History, waiting: Any, rollout: Any) -> Plan | None:
-        """Match what waits to slots."""
+        """Bind what waits to slots."""
         if not len(waiting):
             return None
-        from trimtab.solvers import assignment_problem, solve  # with the first plan: it takes a second
-
         node, free_s = slots_ahead(view)
         if not len(node):
             return None
-        cost_s = (
-            free_s + loads_s(view, waiting)[:, node] + services_s(view, waiting)[:, view.nodes.type_idx[node]]
-        )
-        worst_s = np.max(cost_s, initial=0.0, where=np.isfinite(cost_s)) + 1.0
-        waited_s = view.context.now_s - waiting["arrival_s"]
-        left_out_s = worst_s + self.ageing * waited_s
-        problem = assignment_problem(
-            cost_s, np.ones(cost_s.shape), np.ones(len(node)), optional=True, skip_value=left_out_s
-        )
-        slot = solve(problem).assignment
+        slot = self.match(view, waiting, node, free_s)
         matched = np.flatnonzero(slot >= 0)
         binding = np.zeros(len(matched), BINDING)
         binding["serial"], binding["node_idx"] = waiting["serial"][matched], node[slot[matched]]
         binding["expires_s"] = view.context.now_s + KEPT_PERIODS * self.plan_period_s
         return empty_plan()._replace(binding=binding)
+
+    def match(self, view: View, waiting: Any, node: Ints, free_s: Floats) -> Ints:
+        """The slot of each request that waits, no slot twice, -1 = left out, [at most the requests].
+
+        `node` and `free_s` [slots] are those of `slots_ahead`.
+        """
+        cost_s = (
+            free_s + loads_s(view, waiting)[:, node] + services_s(view, waiting)[:, view.nodes.type_idx[node]]
+        )
+        return least_cost(cost_s, self.ageing * (view.context.now_s - waiting["arrival_s"]))
 
     @staticmethod
     @kernel
