@@ -23,6 +23,7 @@ SOURCES = {
     "caches": LOOP,
     "chains": LOOP,
     "epp": SERVING,
+    "federated": (*LOOP, "experiments", "learn/federated"),
     "forecast": ("forecast",),
     "fragmentation": LOOP,
     "gateway": SERVING,
