@@ -104,6 +104,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "learn train": "learn",
     "learn evaluate w.safetensors": "learn",
     "learn export trained": "learn",
+    "learn lengths trace.csv --epsilon 1": "private",
     "learn transfer w.safetensors --to tiny": "learn",
     "federate server federation.yaml": "serve",
     "federate client trace.csv --server http://127.0.0.1:1": "serve",

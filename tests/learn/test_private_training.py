@@ -15,6 +15,10 @@ from trimtab.privacy.accounting import epsilon_of
 DELTA = 1e-3
 
 
+def fitted(features, targets, **given):
+    return private_fit(features, targets, np.zeros(6), rows=float(len(targets)), **given)
+
+
 def rows(n, seed, numbers=6):
     """Rows between two numbers each, and targets of known weights with noise."""
     draw = np.random.default_rng(seed)
@@ -27,9 +31,7 @@ def rows(n, seed, numbers=6):
 def test_without_noise_it_comes_to_least_squares():
     features, targets = rows(3_000, 0)
     best = np.linalg.lstsq(features, targets, rcond=None)[0]
-    found = private_fit(
-        features, targets, np.zeros(6), epsilon=np.inf, delta=1e-6, descent=Descent(clip=1e9), seed=0
-    )
+    found = fitted(features, targets, epsilon=np.inf, delta=1e-6, descent=Descent(clip=1e9), seed=0)
     assert found.weights == pytest.approx(best, abs=0.02)
     assert (found.epsilon, found.noise_multiplier) == (np.inf, 0.0)
 
@@ -39,9 +41,7 @@ def test_more_privacy_is_more_error():
     far = []
     for epsilon in (0.2, 1.0, 8.0):
         fits = [
-            private_fit(
-                features, targets, np.zeros(6), epsilon=epsilon, delta=1e-4, descent=Descent(50), seed=seed
-            )
+            fitted(features, targets, epsilon=epsilon, delta=1e-4, descent=Descent(50), seed=seed)
             for seed in range(3)
         ]
         assert all(0.97 * epsilon < fit.epsilon <= epsilon for fit in fits)
@@ -53,7 +53,7 @@ def test_steps_over_all_rows_cost_what_gaussian_releases_cost():
     """Without subsampling the noise of k steps is k Gaussian releases, which zCDP adds up."""
     features, targets = rows(20, 2)
     descent = Descent(steps=7, share_frac=1.0)
-    found = private_fit(features, targets, np.zeros(6), epsilon=2.0, delta=1e-5, descent=descent, seed=0)
+    found = fitted(features, targets, epsilon=2.0, delta=1e-5, descent=descent, seed=0)
     rho = descent.steps / (2.0 * found.noise_multiplier**2)
     assert found.epsilon == pytest.approx(epsilon_of(rho, 1e-5), rel=1e-3)
 
@@ -66,10 +66,9 @@ def _advantage(epsilon):
     descent = Descent(steps=2, share_frac=1.0, clip=1.0 if epsilon < np.inf else 1e9)
     scores = [
         [
-            private_fit(
+            fitted(
                 features[without:],
                 targets[without:],
-                np.zeros(6),
                 epsilon=epsilon,
                 delta=DELTA,
                 descent=descent,
@@ -99,11 +98,11 @@ def test_without_noise_the_same_attack_succeeds():
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, np.nan])
 def test_an_epsilon_that_promises_nothing_is_refused(epsilon):
-    with pytest.raises(UsageError, match="epsilon: cannot be kept"):
-        private_fit(*rows(10, 0), np.zeros(6), epsilon=epsilon, delta=1e-5)
+    with pytest.raises(UsageError, match="epsilon: can't be kept"):
+        fitted(*rows(10, 0), epsilon=epsilon, delta=1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.1, np.nan])
 def test_a_delta_as_large_as_one_row_is_refused(delta):
-    with pytest.raises(UsageError, match=r"delta: promises nothing .* expected below 1/10"):
-        private_fit(*rows(10, 0), np.zeros(6), epsilon=1.0, delta=delta)
+    with pytest.raises(UsageError, match=r"delta: promises nothing .* expected above 0 and below 1/10"):
+        fitted(*rows(10, 0), epsilon=1.0, delta=delta)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from trimtab.cli import completion, transfer_command
+from trimtab.cli import completion, lengths_command, transfer_command
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
 from trimtab.cli.shared_options import Json, Quiet, Report, out_option
@@ -41,12 +41,14 @@ app = typer.Typer(
         "trimtab learn train --policy learned-residual --out trained",
         "trimtab learn evaluate trained/weights.safetensors",
         "trimtab learn export trained --out mine.safetensors",
+        "trimtab learn lengths trace.csv --epsilon 1",
         "trimtab learn transfer mine.safetensors --to aigc-images",
         "trimtab compare aigc-images --policy late-binding "
         "--policy 'learned-residual(artifact=mine.safetensors)'",
     ),
 )
 transfer_command.register(app)
+lengths_command.register(app)
 
 Workload = Annotated[
     str | None,

@@ -259,7 +259,7 @@ def share_trace(
     show(*_costs_table(released))
     if moved is not None:
         show(*_check_tables(moved))
-    note(_balance_text(balance), quiet=quiet)
+    note(balance_text(balance), quiet=quiet)
     note(f"{counted(made.height, 'request')}, none of them a row of {file.name}", quiet=quiet)
     for path in files:
         note(where(path, path.stat().st_size), quiet=quiet)
@@ -311,12 +311,12 @@ def _note_shared(file: Path, *, quiet: bool) -> None:
 
 def _spend(file: Path, promise: Promise, options: PromiseOptions) -> Balance:
     """Charge the promise to the source. Raises UsageError where its budget does not cover it."""
-    from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, spend
+    from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, source_name, spend
     from trimtab.traces.sharing.promise import cost
 
     rho, delta_of_names = cost(promise)
     entry = Spending(
-        source=options.name or file.name.removesuffix(".gz").rpartition(".")[0] or file.name,
+        source=options.name or source_name(file),
         sha256=content_hash(file),
         what="trace share",
         unit=promise.unit,
@@ -329,7 +329,8 @@ def _spend(file: Path, promise: Promise, options: PromiseOptions) -> Balance:
     return spend(options.ledger or default_ledger(), entry, options.budget)
 
 
-def _balance_text(balance: Balance) -> str:
+def balance_text(balance: Balance) -> str:
+    """What a source has spent, for a person."""
     spent = f"ε {balance.epsilon:.4g} of {balance.budget_epsilon:g}, δ {balance.delta:.3g}"
     return f"spent on this source: {spent}, in {counted(balance.releases, 'release')} ({balance.ledger})"
 

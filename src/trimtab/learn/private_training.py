@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trimtab.errors import MissingExtra, UsageError
 
 Floats = NDArray[np.float64]
-LEAST_EPSILON: Final = 0.01
+LEAST_EPSILON: Final = 0.05  # below it, accounting takes minutes
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def private_fit(
     *,
     epsilon: float,
     delta: float,
+    rows: float,
     descent: Descent = Descent(),
     seed: int | None = None,
 ) -> PrivateFit:
@@ -70,23 +71,14 @@ def private_fit(
         begin: weights to begin with, [numbers]; they are public.
         epsilon: of all steps together; inf = gradients are cut, without noise.
         delta: below one by the number of rows.
+        rows: how many there are, as may be told: the rate of descent shows it.
         descent: steps, shares, lengths.
         seed: None = the operating system's; who knows it takes the noise away.
 
     Raises:
         UsageError: ε or δ that promise nothing or cannot be kept. MissingExtra.
     """
-    if not epsilon >= LEAST_EPSILON:
-        raise UsageError(
-            "cannot be kept", field="epsilon", value=epsilon, expected=f"{LEAST_EPSILON} or more"
-        )
-    if not 0.0 < delta * len(targets) < 1.0:
-        raise UsageError(
-            "promises nothing",
-            field="delta",
-            value=delta,
-            expected=f"below 1/{len(targets)}, one by the rows",
-        )
+    check_promise(epsilon, delta, len(targets))
     torch, opacus = _libraries()
     spent, noise = 0.0, 0.0
     if np.isfinite(epsilon):
@@ -99,8 +91,7 @@ def private_fit(
     with torch.no_grad():
         layer.weight.copy_(torch.as_tensor(begin)[None])
     model = opacus.with_sample_gradients(layer)
-    rows = max(1.0, descent.share_frac * len(targets))
-    plain = torch.optim.SGD(model.parameters(), lr=descent.rate / rows)
+    plain = torch.optim.SGD(model.parameters(), lr=descent.rate / (descent.share_frac * rows))
     optimiser = opacus.private(plain, noise, descent.clip, generator)
     for _ in range(descent.steps):
         batch = torch.rand(len(targets), generator=generator, dtype=torch.float64) < descent.share_frac
@@ -110,6 +101,15 @@ def private_fit(
         optimiser.step()
     weights = layer.weight.detach().numpy()[0].astype(np.float64)
     return PrivateFit(weights, spent if np.isfinite(epsilon) else np.inf, noise)
+
+
+def check_promise(epsilon: float, delta: float, n_rows: int) -> None:
+    """Raises UsageError for ε and δ that promise nothing, or that no noise keeps."""
+    if not epsilon >= LEAST_EPSILON:
+        raise UsageError("can't be kept", field="epsilon", value=epsilon, expected=f"{LEAST_EPSILON} or more")
+    if not 0.0 < delta * max(1, n_rows) < 1.0:
+        expected = f"above 0 and below 1/{n_rows}, one by the rows"
+        raise UsageError("promises nothing", field="delta", value=delta, expected=expected)
 
 
 class _Opacus:

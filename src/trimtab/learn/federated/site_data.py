@@ -80,6 +80,16 @@ def site_rows(
     return SiteRows(rows.moments, rows.lengths, rows.service, rows.left_out)
 
 
+def rows_with_lengths(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """Rows of answers whose lengths are known, by the name of their class."""
+    if not {"prompt_tokens", "output_tokens"} <= set(table.columns):
+        return []
+    if "outcome" in table.columns:
+        table = table.filter(pl.col("outcome") == "done")
+    known = table.filter(pl.col("prompt_tokens").is_not_null() & (pl.col("output_tokens") > 0))
+    return _by(known, "class")
+
+
 class _Rows:
     def __init__(self, layout: Layout, names: Mapping[str, str]) -> None:
         self.layout, self.names = layout, names
@@ -89,12 +99,7 @@ class _Rows:
         self.left_out: Counter[str] = Counter()
 
     def add_lengths(self, table: pl.DataFrame) -> None:
-        if not {"prompt_tokens", "output_tokens"} <= set(table.columns):
-            return
-        if "outcome" in table.columns:
-            table = table.filter(pl.col("outcome") == "done")
-        table = table.filter(pl.col("prompt_tokens").is_not_null() & (pl.col("output_tokens") > 0))
-        for name, rows in _by(table, "class"):
+        for name, rows in rows_with_lengths(table):
             c = self._class(name, rows.height)
             if c is None:
                 continue
