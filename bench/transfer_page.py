@@ -124,7 +124,7 @@ def _samples(targets: Mapping[str, Any], again: Sequence[Any], by: Mapping[str, 
         rows.append((name, _count(found, most), f"{_count(low, most)} to {_count(high, most)}"))
     return (
         f"## Samples to {100 * SHARE:.0f} % of the final result\n\nThe final result is the lowest loss that one of the curves ends with: "
-        f"{_interval(-_best_gain(curves), [-_best_gain(one) for one in again])}. Over {RESAMPLES:,} resamples of the clusters.\n\n"
+        f"{_interval(-_best_gain(curves), [-_best_gain(one) for one in again])}. Over {RESAMPLES:,} resamples of the clusters. It was to be what training anew ends with; that gained nothing, so this was chosen after the first results.\n\n"
         f"{markdown_table(('start', 'samples', '95 % interval'), rows)}"
     )
 
