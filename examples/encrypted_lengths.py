@@ -4,7 +4,7 @@
 
 The site encrypts what its prompts have of each knot of the learned curve, a ciphertext a knot for up to 4,096
 prompts; the vendor has the curve, multiplies and adds; the site decrypts. Both are one process here. A lookup
-in the open takes a microsecond: this sends 7 MB and computes for some tenths of a second, be it for one prompt.
+in the open takes a microsecond: this sends 7 MB and computes for tenths of a second, be it for one prompt.
 """
 
 from __future__ import annotations
