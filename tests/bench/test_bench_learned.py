@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from bench.ages import without_age
 from bench.learned import PAGE, RESULTS, SETTINGS, WEIGHTS
-from bench.learned_page import page, verdict
+from bench.learned_page import changes, page, verdict
 
 from trimtab.domain.artifact import Artifact
+from trimtab.learn.judgement import Change
 from trimtab.policies import find
 
 
-def judged(mean: tuple[float, float], p99: tuple[float, float]) -> dict[str, Any]:
-    """A policy with these intervals."""
-    return {
-        name: {"frac": sum(ends) / 2, "low_frac": ends[0], "high_frac": ends[1], "worst_frac": 0.2}
-        for name, ends in (("mean", mean), ("p99", p99))
-    }
+def between(low: float, high: float) -> Change:
+    """A change with this interval."""
+    return Change((low + high) / 2, low, high, high)
 
 
 def test_a_gain_needs_the_mean_beyond_its_interval_at_a_p99_that_is_not_higher() -> None:
-    cases = {
-        "a": {"policies": {"ES x": judged((-0.2, -0.1), (-0.1, 0.1)), "auto": judged((1, 2), (0, 1))}},
-        "b": {"policies": {"ES x": judged((-0.2, -0.1), (0.1, 0.2))}},
-        "c": {"policies": {"ES x": judged((-0.2, 0.1), (-0.2, -0.1))}},
-    }
-    (line,) = verdict(cases)
-    assert line.startswith("- ES x: a lower mean")
-    assert "in 1 of 3 cases; a higher mean or p99 beyond its interval in 1." in line
+    pairs = [
+        (between(-0.2, -0.1), between(-0.1, 0.1)),
+        (between(-0.2, -0.1), between(0.1, 0.2)),
+        (between(-0.2, 0.1), between(-0.2, -0.1)),
+    ]
+    assert verdict(pairs) == (1, 1)
+
+
+def test_a_change_is_that_of_the_geometric_mean_on_the_workloads_that_both_ran_on() -> None:
+    of = {"rule": ([10.0, 20.0, 99.0], [30.0, 30.0, 99.0]), "few": ([5.0, 40.0], [60.0, 60.0])}
+    case = {"policies": {name: {"mean": mean, "p99": p99} for name, (mean, p99) in of.items()}}
+    mean, p99 = changes(case, "few", "rule")
+    assert mean.frac == pytest.approx(0.0)  # half and twice
+    assert mean.worst_frac == pytest.approx(1.0)
+    assert (p99.low_frac, p99.high_frac) == pytest.approx((1.0, 1.0))
 
 
 def test_page_is_made_from_what_is_saved() -> None:
