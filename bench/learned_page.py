@@ -28,10 +28,10 @@ What learned weights and hybrids change against `late-binding`, on workloads tha
 geometric mean over workloads in per cent, ± its 95 % interval; below 0 is better.
 """
 
-READ = """- *Trained* and *run*: CPU seconds, of the training once, and of 10,000 requests with all planning. Weights that were trained for early binding (`dispatch`,
+READ = """- *Trained* and *run*: CPU seconds, of the training once, and of 10,000 requests with all planning; on a busy machine, so read them as ratios. Weights that were trained for early binding (`dispatch`,
   A2C, PPO, DQN) correct `least-expected-completion`; a residual corrects `late-binding`.
 - *Better*: cases in which the mean is lower beyond its interval at a p99 that is not higher beyond its own. *Worse*: the mean or the p99 is higher
-  beyond its interval. Of cases without any difference chance puts one in twenty into *better*, and one in twenty into *worse* for each figure.
+  beyond its interval. Of cases without any difference chance puts one in forty into *better*, and one in twenty into *worse*.
 - –: not measured. Policies that plan prices ran on the first fifth of the workloads, at least three, as the longest-running ones.
 - *> 5 % worse*: clusters of the family whose mean is more than 5 % above that of `late-binding`; *worst*: the largest change of a mean there.
 """
