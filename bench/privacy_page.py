@@ -31,8 +31,9 @@ model of the shared trace, not privacy.
 """
 IMAGE = "![τ and regret by ε](../images/privacy.svg)\n"
 REFUSED = "refused: too small a table"
-MEANING = """Requests of a shared trace are drawn independently. Where policies live on what follows what (a model that is asked for again and again, as in GenTD26), they lose that,
-with noise or without: the row of ε = 10,000 shows how much. Under a promise for tenants, at most five rows of each count, chosen at random.
+MEANING = """Requests of a shared trace are drawn independently. Where figures live on what follows what (a model that is asked for again and again, as in GenTD26), they are off
+with noise or without, as the rows of ε = 10,000 show: there a shared trace orders policies, and does not predict their seconds. Under a promise for tenants only the rows that
+count are there, at most five of each: the shared trace is smaller than its original, so fleets sized on it are too small. What a case lacks, `make bench-privacy` measures.
 """
 ATTACKS = """## What an attacker gains
 
