@@ -40,6 +40,7 @@ def test_command_charges_the_ledger_and_refuses_beyond_the_budget(cli: Cli, tmp_
         (("--epsilon", "nan"), "epsilon"),
         (("--epsilon", "1", "--delta", "0.5"), "delta"),
         (("--epsilon", "1", "--out", "l.csv"), "--out"),
+        (("--epsilon", "1", "--limit", "10"), "--limit"),
     ],
 )
 def test_what_promises_nothing_is_refused_before_it_costs(

@@ -10,9 +10,9 @@ import typer
 
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, show, where
-from trimtab.cli.shared_options import Json, Quiet, TraceRows, out_option
+from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
-from trimtab.cli.trace_share import balance_text
+from trimtab.cli.trace_share import balance_text, refuse_chosen_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,7 +67,10 @@ def lengths(
             "--ledger", help="File of what was spent.  [dim]Default: the user's[/dim]", metavar="FILE"
         ),
     ] = None,
-    out: Annotated[Path, out_option()] = DEFAULT_OUT,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The file of what was learned: .safetensors.", metavar="FILE"),
+    ] = DEFAULT_OUT,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,6 +91,7 @@ def lengths(
             "names no file of weights", field="--out", value=str(out), expected="FILE.safetensors"
         )
     check_writable(out.parent, [out.name])
+    refuse_chosen_rows(rows, table)
     known = tuple(dict.fromkeys(classes or ["*"]))
     mapping = table.over(None) if table.given() else None
     read = read_trace(trace, rows.format or "auto", mapping, rows.options())

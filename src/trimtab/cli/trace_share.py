@@ -283,6 +283,13 @@ def _refuse(file: Path, out: Path, rows: TraceRows, table: TableOptions) -> None
             expected = "another file than the recording"
             raise UsageError("would overwrite the source", field="--out", value=str(out), expected=expected)
         check_file(path)
+    refuse_chosen_rows(rows, table)
+
+
+def refuse_chosen_rows(rows: TraceRows, table: TableOptions) -> None:
+    """Refuse options by which one row decides over others. Raises UsageError."""
+    from trimtab.errors import UsageError
+
     for option, given in (("--limit", rows.limit), ("--sample", rows.sample_frac)):
         if given is not None:
             expected = "--start and --stop: which rows it takes depends on other rows"
