@@ -16,7 +16,8 @@ HEAD = """<!-- Made by `python -m bench.privacy` from what it measured; `--docs`
 
 # Privacy
 
-What privacy costs, and what it buys.
+What privacy costs, and what it buys: shared traces here, [learning together](federated.md), and
+[encrypted sums and private training](private-learning.md).
 """
 SHARED = """## Shared traces
 
