@@ -11,9 +11,11 @@ import typer
 from trimtab.cli import completion, lengths_command, transfer_command
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, where
+from trimtab.cli.serve_command import refuse_missing
 from trimtab.cli.shared_options import Json, Quiet, Report, out_option
 from trimtab.cli.training_folder import (
     CHECKPOINT,
+    NEEDED,
     WEIGHTS,
     check_folder,
     last_loss,
@@ -204,6 +206,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Judge weights beside rules on workloads that no training saw: mean and p99, with the losses."""
+    refuse_missing("learn", NEEDED, "learn")
     from trimtab.domain.artifact import Artifact
     from trimtab.learn.drawn_workloads import Workloads, processes
     from trimtab.learn.judgement import UNSEEN, judged
@@ -244,6 +247,7 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write the weights of a finished training as a file that policies take in every host."""
+    refuse_missing("learn", NEEDED, "learn")
     from trimtab.domain.artifact import Artifact
     from trimtab.errors import UsageError
     from trimtab.learn.weight_search import POLICIES

@@ -10,6 +10,7 @@ import typer
 
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, show, where
+from trimtab.cli.serve_command import refuse_missing
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
 from trimtab.cli.trace_share import balance_text, refuse_chosen_rows
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trimtab.learn.private_lengths import PrivateLengths
 
 DEFAULT_OUT = Path("lengths.safetensors")
+NEEDED = ("opacus", "opendp", "torch")
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +81,7 @@ def lengths(
     Gateway and simulator begin with the file, as with those of `trimtab federate`. Noise comes from torch's
     generator, which is not made for secrets.
     """
+    refuse_missing("learn lengths", NEEDED, "private")
     from trimtab.errors import UsageError
     from trimtab.learn.private_lengths import private_lengths
     from trimtab.learn.private_training import Descent, check_promise

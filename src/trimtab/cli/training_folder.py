@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trimtab.domain.artifact import Artifact
     from trimtab.learn.weight_search import Training
 
+NEEDED = ("gymnasium", "torch")  # by commands that train or judge
 CHECKPOINT, WEIGHTS, REPORT = "checkpoint.npz", "weights.safetensors", "report.html"
 KEEP_EACH = 10  # generations between checkpoints
 

@@ -10,8 +10,10 @@ import typer
 from trimtab.cli import completion
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, show, where
+from trimtab.cli.serve_command import refuse_missing
 from trimtab.cli.shared_options import Json, Quiet, Report, out_option
 from trimtab.cli.training_folder import (
+    NEEDED,
     WEIGHTS,
     check_folder,
     last_loss,
@@ -106,6 +108,7 @@ def transfer(
     quiet: Quiet = False,
 ) -> None:
     """Bring weights to another cluster or traffic: as they are, trained on with few samples, or anew."""
+    refuse_missing("learn", NEEDED, "learn")
     from trimtab.domain.artifact import Artifact
     from trimtab.errors import UsageError
     from trimtab.experiments.tuning.named_workload import workload_of
