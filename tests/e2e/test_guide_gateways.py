@@ -158,9 +158,12 @@ def recording(example: str, folder: Path) -> None:
     assert tt.read_trace(file).table.height == 3
 
 
+REDACTED = "record-and-replay: record: {folder: recordings, redact: coarse, keep_days: 30"
 CHECKS: dict[str, Check | str] = {
     "deploy: # /etc/trimtab/gateway.yaml": replica,
     "record-and-replay: record: {folder: recordings}": recording,
+    REDACTED: "gateway/record/test_redaction.py",
+    "serve: - name: clinic": "gateway/observe/test_private_counts.py",
     "serve: from openai import OpenAI": "e2e/gateway_clients/test_openai_client.py",
     "serve: keys:": without_key,
     "serve: maintenance:": maintenance,
