@@ -106,7 +106,7 @@ def server(
     site_digests(read)
     if read.tls is not None:
         read.tls.context("tls")
-    read.federation()
+    federation = read.federation()
     if check:
         print(f"the federation is fine: {counted(len(read.sites), 'site')}")
         return
@@ -125,7 +125,7 @@ def server(
             note(_round_text(report, rounds), quiet=silent)
 
         async def serve() -> tuple[FederationServer, Path]:
-            made = FederationServer(read, out, write_bytes)
+            made = FederationServer(read, federation, out, write_bytes)
             done = len(made.federation.history)
             scheme = "http" if read.tls is None else "https"
             address = f"{scheme}://{with_port(*port.getsockname()[:2])}"

@@ -76,6 +76,30 @@ def test_a_server_goes_on_from_its_checkpoint(keys: tuple[bytes, bytes], site_ke
     assert again.history[0].values.tobytes() == made.history[0].values.tobytes()
 
 
+def test_a_site_is_sent_the_sums_that_it_does_not_know(keys: tuple[bytes, bytes], site_key: SumKey) -> None:
+    made = server(keys)
+    sealed = SealedSite.of(Numbers(), made.told()["sums"], site_key)
+    for known in range(3):
+        asked = made.ask(known=max(0, known - 1))
+        assert len(asked.arrays) == min(known, 1)
+        content = sealed.answer(Towards(1.0), asked, made.identity)
+        assert len(sealed.history) == known
+        for name in SITES:
+            assert made.take(name, made.number, content) == ""
+        made.end_round()
+    late = SealedSite.of(Numbers(), made.told()["sums"], site_key)
+    late.answer(Towards(1.0), made.ask(), made.identity)
+    assert len(late.history) == 3
+
+
+def test_a_checkpoint_of_another_key_is_refused(keys: tuple[bytes, bytes]) -> None:
+    made, other = server(keys), server(new_keys())
+    plain = Federation(Numbers(), made.terms)
+    for content in (other.checkpoint(), plain.checkpoint()):
+        with pytest.raises(UsageError, match="terms: is of another federation"):
+            made.restore(content, "federation.safetensors")
+
+
 def test_what_the_server_holds_is_ciphertext(keys: tuple[bytes, bytes], site_key: SumKey) -> None:
     """No number of a site stands in what it keeps, and the key that it has opens nothing."""
     made = server(keys)

@@ -105,7 +105,8 @@ class _Part:
         await self._call("POST", "/v1/join", f'{{"identity": "{own}"}}'.encode())
         answered, rounds = 0, problem.rounds()
         while True:
-            status, content, _ = await self._call("GET", "/v1/ask", goes_on=(410,))
+            known = 0 if sealed is None else len(sealed.history)
+            status, content, _ = await self._call("GET", f"/v1/ask?known={known}", goes_on=(410,))
             if status == 410:
                 break
             if status == 204:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,9 +34,10 @@ class EncryptedFederation(Federation):
         super().__init__(problem, terms)
         self._key = key
 
-    def ask(self) -> Artifact:
-        """The encrypted sums of all rounds so far: sites make the question themselves."""
-        return Artifact("ask", _named(self.history), {"identity": self.identity, "round": str(self.number)})
+    def ask(self, known: int = 0) -> Artifact:
+        """The encrypted sums of the rounds that a site does not know: it makes the question itself."""
+        meta = {"identity": self.identity, "round": str(self.number)}
+        return Artifact("ask", _named(self.history, known), meta)
 
     def told(self) -> dict[str, Any]:
         """As `Federation.told`, with the key and what a site does to its weights."""
@@ -79,15 +80,22 @@ class EncryptedFederation(Federation):
     def _step(self, found: Update) -> float | None:
         return None
 
+    def _terms_text(self) -> str:
+        return f"{super()._terms_text()}, key {self._key.fingerprint}"
+
 
 @dataclass(frozen=True)
 class SealedSite:
-    """A site's side: the question out of the sums, the answer encrypted, the result."""
+    """A site's side: the question out of the sums, the answer encrypted, the result.
+
+    `history` are the rounds whose sums it has decrypted.
+    """
 
     problem: Problem
     key: SumKey
     rule: Rule
     at_least: int
+    history: list[Update] = field(default_factory=list)
 
     @classmethod
     def of(cls, problem: Problem, told: Mapping[str, Any], key: SumKey) -> SealedSite:
@@ -105,7 +113,8 @@ class SealedSite:
 
     def answer(self, site: Site, ask: Artifact, identity: str) -> bytes:
         """A site's answer as it is sent. Raises UsageError for sums that cannot be read."""
-        update = counted(site.answer(self.problem.ask(self._history(ask))), self.rule)
+        self._read(ask)
+        update = counted(site.answer(self.problem.ask(self.history)), self.rule)
         numbers = np.concatenate([update.weights * update.values, update.weights])
         held = np.frombuffer(self.key.encrypted(numbers), np.uint8)
         return Artifact("update", {_UPDATE: held}, {"identity": identity}).content()
@@ -113,22 +122,26 @@ class SealedSite:
     def result(self, content: bytes) -> tuple[str, bytes]:
         """Name and content of the file with what was learned, from the server's."""
         made = Artifact.parsed(content, "result of the server")
-        return self.problem.result(self._history(made), json.loads(made.meta.get(_PROVENANCE, "{}")))
+        self._read(made)
+        return self.problem.result(self.history, json.loads(made.meta.get(_PROVENANCE, "{}")))
 
-    def _history(self, made: Artifact) -> list[Update]:
-        found: list[Update] = []
-        for key in sorted(made.arrays):
-            sums = self.key.decrypted(made.arrays[key].tobytes(), self.at_least).values
-            if len(sums) != 2 * self.problem.width(found):
-                raise UsageError("has a sum of another length", file=made.name, field=key, value=len(sums))
+    def _read(self, made: Artifact) -> None:
+        """Decrypt the sums of the rounds that are not known yet."""
+        while (held := made.arrays.get(_sum_of(len(self.history)))) is not None:
+            sums = self.key.decrypted(held.tobytes(), self.at_least).values
+            if len(sums) != 2 * self.problem.width(self.history):
+                raise UsageError("has a sum of another length", file=made.name, value=len(sums))
             above, below = np.split(sums, 2)
-            found.append(Update(ratio(above, below), below))
-        return found
+            self.history.append(Update(ratio(above, below), below))
 
 
 def _sealed(content: bytes) -> Update:
     return Update(np.frombuffer(content, np.uint8), np.zeros(0))
 
 
-def _named(history: Sequence[Update]) -> dict[str, Any]:
-    return {f"{_SUM}/{k:04}": update.values for k, update in enumerate(history)}
+def _named(history: Sequence[Update], known: int = 0) -> dict[str, Any]:
+    return {_sum_of(k): history[k].values for k in range(known, len(history))}
+
+
+def _sum_of(k: int) -> str:
+    return f"{_SUM}/{k:04}"

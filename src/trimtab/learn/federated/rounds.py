@@ -83,8 +83,8 @@ class Federation:
         order = [terms.sites[i] for i in draw.permutation(len(terms.sites))]
         return tuple(sorted(order[:many]))
 
-    def ask(self) -> Artifact:
-        """What the drawn sites are asked, with what tells the round."""
+    def ask(self, known: int = 0) -> Artifact:
+        """What the drawn sites are asked, with what tells the round; of a site that knows so many rounds."""
         made = self.problem.ask(self.history)
         meta = {**made.meta, "identity": self.identity, "round": str(self.number)}
         return Artifact(made.name, dict(made.arrays), meta)

@@ -2,7 +2,8 @@
 
     POST /v1/join           what a site is of: refused by name where its protocol or problem differs
     GET  /v1/problem        what is learned
-    GET  /v1/ask            the round's question; 204 = nothing for this site now, 410 = it is over
+    GET  /v1/ask?known=K    the round's question, for a site that knows the sums of K rounds
+                            (204 = nothing for this site now, 410 = it is over)
     POST /v1/answers/N      the update of round N
     GET  /v1/result         the file that was learned
     GET  /v1/status         how far it is
@@ -25,7 +26,7 @@ from aiohttp import web
 from trimtab.gateway.admin.auth import digest
 from trimtab.gateway.admin.guard import problem
 from trimtab.learn.federated.learning_problem import PROTOCOL
-from trimtab.learn.federated.rounds import RoundReport
+from trimtab.learn.federated.rounds import Federation, RoundReport
 from trimtab.learn.federated.settings import FederationConfig, site_digests
 from trimtab.version import __version__
 
@@ -42,10 +43,10 @@ Write = Callable[[Path, bytes], Path]  # a file as a whole, or not at all
 class FederationServer:
     """A federation, its folder, and the sites that speak with it."""
 
-    def __init__(self, config: FederationConfig, folder: Path, write: Write) -> None:
+    def __init__(self, config: FederationConfig, federation: Federation, folder: Path, write: Write) -> None:
         """Goes on from the folder's checkpoint. Raises UsageError where that is of another federation."""
         self.config, self.folder, self._write_file = config, folder, write
-        self.federation = config.federation()
+        self.federation = federation
         self.refused: dict[str, str] = {}  # site → why it cannot take part
         self._digests = site_digests(config)
         self._is_signed = config.tls is not None and config.tls.client_ca is not None
@@ -69,7 +70,6 @@ class FederationServer:
             await web.SockSite(runner, listening, ssl_context=tls).start()
             while not self.federation.is_over:
                 await self._round()
-                self._write()
                 told(self.federation.reports[-1], self.federation.problem.rounds())
             name, content = self.federation.result()
             path = self._write_file(self.folder / name, content)
@@ -115,6 +115,7 @@ class FederationServer:
                 except TimeoutError:
                     continue
             federation.end_round()
+            self._write()  # before a site hears of it
             self._changed.notify_all()
 
     async def _linger(self) -> None:
@@ -213,7 +214,9 @@ class FederationServer:
                     return web.Response(status=204)
             if federation.is_over:
                 return problem(410, "over", "all rounds have ended")
-            return web.Response(body=federation.ask().content(), content_type="application/octet-stream")
+            known = request.query.get("known", "0")
+            asked = federation.ask(int(known) if known.isdigit() else 0)
+            return web.Response(body=asked.content(), content_type="application/octet-stream")
 
     def _is_for(self, site: str) -> bool:
         """Whether there is something for a site: a question, or the end."""
