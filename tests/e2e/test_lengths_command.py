@@ -41,6 +41,8 @@ def test_command_charges_the_ledger_and_refuses_beyond_the_budget(cli: Cli, tmp_
         (("--epsilon", "1", "--delta", "0.5"), "delta"),
         (("--epsilon", "1", "--out", "l.csv"), "--out"),
         (("--epsilon", "1", "--limit", "10"), "--limit"),
+        (("--epsilon", "1", "--budget", "nan"), "--budget"),
+        (("--epsilon", "1", "--budget", "0"), "--budget"),
     ],
 )
 def test_what_promises_nothing_is_refused_before_it_costs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from trimtab.cli.output import note, print_json, show, where
 from trimtab.cli.serve_command import refuse_missing
 from trimtab.cli.shared_options import Json, Quiet, TraceRows
 from trimtab.cli.table_options import TableOptions
-from trimtab.cli.trace_share import balance_text, refuse_chosen_rows
+from trimtab.cli.trace_share import LedgerOptions, balance_text, refuse_chosen_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +39,7 @@ def lengths(
     trace: Annotated[Path, typer.Argument(help="Trace or recording.", metavar="TRACE")],
     rows: TraceRows,
     table: TableOptions,
+    charged: LedgerOptions,
     epsilon: Annotated[float, typer.Option("--epsilon", help="Most that one row may cost.")],
     delta: Annotated[
         float, typer.Option("--delta", help="Chance that it costs more; below one by the rows.")
@@ -51,22 +51,6 @@ def lengths(
             help="Class of requests; its name is public. May be repeated.  [dim]Default: '*', all[/dim]",
             metavar="NAME",
             show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", help="Name of the source in the ledger.  [dim]Default: that of its file[/dim]"
-        ),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="Most ε of the source, all in all.  [dim]Default: 8[/dim]"),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger", help="File of what was spent.  [dim]Default: the user's[/dim]", metavar="FILE"
         ),
     ] = None,
     out: Annotated[
@@ -85,7 +69,6 @@ def lengths(
     from trimtab.errors import UsageError
     from trimtab.learn.private_lengths import private_lengths
     from trimtab.learn.private_training import Descent, check_promise
-    from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, source_name, spend
     from trimtab.report.whole_files import check_writable, write_bytes
     from trimtab.traces import read_trace
 
@@ -93,22 +76,14 @@ def lengths(
         raise UsageError(
             "names no file of weights", field="--out", value=str(out), expected="FILE.safetensors"
         )
+    charged.check()
     check_writable(out.parent, [out.name])
     refuse_chosen_rows(rows, table)
     known = tuple(dict.fromkeys(classes or ["*"]))
     mapping = table.over(None) if table.given() else None
     read = read_trace(trace, rows.format or "auto", mapping, rows.options())
     check_promise(epsilon, delta, read.table.height)
-    entry = Spending(
-        source=name or source_name(trace),
-        sha256=content_hash(trace),
-        what="learn lengths",
-        unit="row",
-        epsilon=epsilon,
-        delta=delta,
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    balance = spend(ledger or default_ledger(), entry, budget)
+    balance = charged.charge(trace, "learn lengths", "row", epsilon, delta)
     found = private_lengths(read, known, epsilon=epsilon, delta=delta, descent=Descent())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, found.estimates.artifact(out.stem).content())

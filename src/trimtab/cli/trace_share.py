@@ -33,7 +33,7 @@ Measured: TypeAlias = "tuple[Comparison, FleetSizing | None]"
 
 @dataclass(frozen=True, slots=True)
 class PromiseOptions:
-    """Options of the promise, and of what it is charged to."""
+    """Options of the promise."""
 
     delta: Annotated[
         float,
@@ -69,6 +69,19 @@ class PromiseOptions:
             rich_help_panel=PRIVACY_PANEL,
         ),
     ] = None
+
+    def promise(self, epsilon: float) -> Promise:
+        """The promise. Raises UsageError for a text that names no public names."""
+        from trimtab.traces.sharing.promise import ROW, Promise
+
+        bound = self.bound if self.bound is not None else 1 if self.unit == ROW else BOUND
+        return Promise(epsilon, self.delta, self.unit, bound, dict(map(_public, self.public or ())))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """Options of what a release is charged to."""
+
     name: Annotated[
         str | None,
         typer.Option(
@@ -95,12 +108,38 @@ class PromiseOptions:
         ),
     ] = None
 
-    def promise(self, epsilon: float) -> Promise:
-        """The promise. Raises UsageError for a text that names no public names."""
-        from trimtab.traces.sharing.promise import ROW, Promise
+    def check(self) -> None:
+        """Refuse a budget that is none. Raises UsageError."""
+        from trimtab.errors import UsageError
 
-        bound = self.bound if self.bound is not None else 1 if self.unit == ROW else BOUND
-        return Promise(epsilon, self.delta, self.unit, bound, dict(map(_public, self.public or ())))
+        if self.budget is not None and not 0.0 < self.budget < float("inf"):
+            raise UsageError("cannot be used", field="--budget", value=self.budget, expected="above 0")
+
+    def charge(
+        self,
+        file: Path,
+        what: str,
+        unit: str,
+        epsilon: float,
+        delta: float,
+        rho: float | None = None,
+        delta_of_names: float = 0.0,
+    ) -> Balance:
+        """Charge a release to its source. Raises UsageError where its budget does not cover it."""
+        from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, spend
+
+        entry = Spending(
+            source=self.name or file.name.removesuffix(".gz").rpartition(".")[0] or file.name,
+            sha256=content_hash(file),
+            what=what,
+            unit=unit,
+            epsilon=epsilon,
+            delta=delta,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            rho=rho,
+            delta_of_names=delta_of_names,
+        )
+        return spend(self.ledger or default_ledger(), entry, self.budget)
 
 
 def _public(text: str) -> tuple[str, tuple[str, ...]]:
@@ -201,6 +240,7 @@ def share_trace(
         typer.Option("--epsilon", help="Privacy loss: 0.5 is strong, 8 weak.", rich_help_panel=PRIVACY_PANEL),
     ],
     options: PromiseOptions,
+    charged: LedgerOptions,
     checks: CheckOptions,
     rows: TraceRows,
     table: TableOptions,
@@ -214,7 +254,6 @@ def share_trace(
     """
     import numpy as np
 
-    from trimtab.errors import UsageError
     from trimtab.experiments.serving.share_check import decisions_moved
     from trimtab.privacy.library import opendp
     from trimtab.privacy.mechanisms import gaussian_noise
@@ -222,12 +261,11 @@ def share_trace(
     from trimtab.report.packed_text import json_text
     from trimtab.report.whole_files import write_text
     from trimtab.traces import read_trace, write_trace
-    from trimtab.traces.sharing.promise import check
+    from trimtab.traces.sharing.promise import check, cost
     from trimtab.traces.sharing.release import release
     from trimtab.traces.sharing.synthesis import synthetic
 
-    if options.budget is not None and not 0.0 < options.budget < float("inf"):
-        raise UsageError("cannot be used", field="--budget", value=options.budget, expected="above 0")
+    charged.check()
     silent, promise = quiet or json, options.promise(epsilon)
     opendp()
     _refuse(file, out, rows, table)
@@ -241,7 +279,9 @@ def share_trace(
     if checks.check is not None:
         checks.refuse_names(trace, promise)
         original = checks.measured(file, rows, table, quiet=silent)
-    balance = _spend(file, promise, options)
+    balance = charged.charge(
+        file, "trace share", promise.unit, promise.epsilon, promise.delta, *cost(promise)
+    )
     rng = np.random.default_rng()
     released = release(trace.table, promise, trace.size_rule, gaussian_noise, rng)
     made = synthetic(released, rng, rows.options().prompt_token_frac)
@@ -314,26 +354,6 @@ def _note_shared(file: Path, *, quiet: bool) -> None:
                 f"the source is itself synthetic (ε {epsilon:g}): the noise of both is in what is made of it"
             )
             note(text, quiet=quiet)
-
-
-def _spend(file: Path, promise: Promise, options: PromiseOptions) -> Balance:
-    """Charge the promise to the source. Raises UsageError where its budget does not cover it."""
-    from trimtab.privacy.spending_ledger import Spending, content_hash, default_ledger, source_name, spend
-    from trimtab.traces.sharing.promise import cost
-
-    rho, delta_of_names = cost(promise)
-    entry = Spending(
-        source=options.name or source_name(file),
-        sha256=content_hash(file),
-        what="trace share",
-        unit=promise.unit,
-        epsilon=promise.epsilon,
-        delta=promise.delta,
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
-        rho=rho,
-        delta_of_names=delta_of_names,
-    )
-    return spend(options.ledger or default_ledger(), entry, options.budget)
 
 
 def balance_text(balance: Balance) -> str:

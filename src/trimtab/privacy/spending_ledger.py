@@ -72,11 +72,6 @@ def default_ledger() -> Path:
     return Path(platformdirs.user_data_dir("trimtab")) / "privacy-ledger.json"
 
 
-def source_name(file: Path) -> str:
-    """The name of a source that was given none: of its file, without the ending."""
-    return file.name.removesuffix(".gz").rpartition(".")[0] or file.name
-
-
 def content_hash(source: Path) -> str:
     """SHA-256 of a file, or of all files of a folder."""
     digest = hashlib.sha256()
