@@ -23,11 +23,11 @@ from bench.startup import ROOT
 from trimtab.domain.artifact import Artifact
 from trimtab.experiments.scenario import Scenario, load_scenario
 from trimtab.experiments.serving.policy_timing import time_policies
-from trimtab.learn.dispatch_training import DispatchTraining
 from trimtab.learn.drawn_workloads import Objective, Workloads, figures_of
 from trimtab.learn.generated_clusters import generated_cluster
 from trimtab.learn.judgement import UNSEEN
-from trimtab.learn.weight_search import Setting, WeightSearch
+from trimtab.learn.transfer import trained_by
+from trimtab.learn.weight_search import Setting
 from trimtab.policies import find
 
 RESULTS, PAGE = ROOT / "bench" / "learned.json", ROOT / "docs" / "benchmarks" / "learned.md"
@@ -107,7 +107,7 @@ def policies(group: str) -> dict[str, str]:
 def train(name: str) -> dict[str, Any]:
     """Train one file of weights, if it is not there; what its metadata and its training tell."""
     path, begun_s, setting = WEIGHTS / f"{name}.safetensors", time.process_time(), SETTINGS[name]
-    search = WeightSearch(setting) if setting.method == "es" else DispatchTraining(setting)
+    search = trained_by(setting)
     while not search.is_over:
         search.step()
     path.parent.mkdir(exist_ok=True)

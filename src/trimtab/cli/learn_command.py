@@ -145,7 +145,8 @@ def train(
 ) -> None:
     """Train weights by evolution strategies, reinforcement learning, imitation, or optimal schedules."""
     from trimtab.learn.drawn_workloads import Objective, Workloads, processes
-    from trimtab.learn.weight_search import METHODS, Setting, Training, WeightSearch
+    from trimtab.learn.transfer import trained_by
+    from trimtab.learn.weight_search import METHODS, Setting
 
     known = _one_of(METHODS, method, "--method", "is no method")
     trains = METHODS[known]
@@ -160,18 +161,9 @@ def train(
         seed=seed,
         method=known,
     )
-    trained: type[Training] = WeightSearch
-    if trains.is_of_plans:
-        from trimtab.learn.plan_training import plan_training
-
-        trained = plan_training(known)
-    elif known != "es":
-        from trimtab.learn.dispatch_training import DispatchTraining
-
-        trained = DispatchTraining
     check_folder(out, report=report)
     with processes(jobs) as pool:
-        search = trained(setting, pool)
+        search = trained_by(setting, pool)
         artifact = train_in(out, search, policy, resume=resume, quiet=quiet or json)
     title = f"Training {policy} on {setting.workloads}"
     write_training(out, search, artifact, title, setting.told(), report=report)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,12 @@ class Templates:
     template_names: tuple[str, ...]  # [templates]
 
 
+def ranges(first: NDArray[Any], count: NDArray[Any]) -> NDArray[np.int64]:
+    """The numbers of all these ranges, one range after another."""
+    count = count.astype(np.int64)
+    return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+
+
 @dataclass(frozen=True)
 class Chains:
     """The runs among the requests: request i is a run of template `template_idx[i]`.
@@ -127,8 +134,7 @@ class Chains:
         """Stage of each stage of all runs, by its position in `templates.stages`."""
         runs = self.template_idx[self.template_idx >= 0]
         sizes = np.diff(self.templates.first)[runs]
-        offset = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.asarray(np.repeat(self.templates.first[runs], sizes) + offset, np.int64)
+        return ranges(self.templates.first[runs], sizes)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,14 @@ def place(prompt_tokens: float) -> tuple[int, float]:
     return below, min(at - below, 1.0)
 
 
+def class_idx(classes: Sequence[str], name: str) -> int | None:
+    """Position of the class that stands for this name: itself, its last part or "*"; None = there is none."""
+    for known in (name, name.rpartition("/")[2], ANY):
+        if known in classes:
+            return classes.index(known)
+    return None
+
+
 class LengthCurve:
     """Expected output tokens by the length of the prompt: `tokens` [KNOTS] at the knots, linear between."""
 
@@ -140,10 +148,7 @@ class LearnedEstimates:
 
     def class_idx(self, name: str) -> int | None:
         """Position of the class that stands for this name; None = there is none."""
-        for known in (name, name.rpartition("/")[2], ANY):
-            if known in self.classes:
-                return self.classes.index(known)
-        return None
+        return class_idx(self.classes, name)
 
     def length(self, class_name: str) -> LengthCurve | None:
         """Output tokens of a class by the length of the prompt; None = nothing was learned."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import Chains
+from trimtab.domain.chains import Chains, ranges
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.engines import LANGUAGE_MODEL
 from trimtab.errors import UsageError
@@ -103,8 +103,9 @@ class Prefixes:
         """Those of these requests [n], in this order."""
         begins, counts = self.first[rows], np.diff(self.first)[rows]
         first = np.concatenate([[0], np.cumsum(counts)])
-        at = np.repeat(begins - first[:-1], counts) + np.arange(first[-1])
-        return Prefixes(self.block_idx[at], first, self.prompt_tokens[rows], self.block_tokens)
+        return Prefixes(
+            self.block_idx[ranges(begins, counts)], first, self.prompt_tokens[rows], self.block_tokens
+        )
 
 
 @dataclass(frozen=True)

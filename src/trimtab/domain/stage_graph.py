@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import Chains, Flow, Templates
+from trimtab.domain.chains import Chains, Flow, Templates, ranges
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.requests import Requests, true_service_s
 
@@ -75,8 +75,7 @@ def rows_of_stages(chains: Chains) -> Iterator[tuple[int, NDArray[np.int64], dic
             groups = first_group[runs] + k
             counts = chains.counts[groups]
             run = np.repeat(np.arange(len(runs)), counts)
-            offset = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows = np.repeat(first_row[groups], counts) + offset
+            rows = ranges(first_row[groups], counts)
             stages[int(chains.templates.first[template]) + k] = StageRows(rows, run)
         yield int(template), runs, stages
 

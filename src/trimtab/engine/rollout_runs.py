@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.domain.chains import Flow, Templates
+from trimtab.domain.chains import Flow, Templates, ranges
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.planning import History, Runs
 from trimtab.domain.requests import Status
@@ -25,7 +25,7 @@ from trimtab.domain.stage_graph import edges_of
 from trimtab.domain.view import View
 from trimtab.engine.layout import COPY, GROUP, NO_OUTPUT, RUN, STAGE
 from trimtab.engine.rollout_state import Placed
-from trimtab.engine.told_runs import first_rows, joined, ranges
+from trimtab.engine.told_runs import first_rows, joined
 
 _OF_RUN = ("run_arrival_s", "deadline_s", "payload_gib", "tenant_idx", "zone_idx", "priority")
 _PENDING, _HELD, _TRANSFER = int(Status.PENDING), int(Status.HELD), int(Status.TRANSFER)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.chains import ranges
 from trimtab.domain.planning import INSTANCE, RUN_STAGE, RUNS, Runs
 from trimtab.domain.requests import Requests, Status
 from trimtab.engine.layout import NO_OUTPUT, PART_SPEC, PRESENT, rows_with_runs
@@ -27,12 +28,6 @@ class _Source(NamedTuple):
     runs: NDArray[np.void]
     groups: NDArray[np.void]
     stages: NDArray[np.void]
-
-
-def ranges(first: NDArray[Any], count: NDArray[Any]) -> NDArray[np.int64]:
-    """The numbers of all these ranges, one range after another."""
-    count = count.astype(np.int64)
-    return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
 
 
 def taken(records: NDArray[np.void], at: Any) -> NDArray[np.void]:

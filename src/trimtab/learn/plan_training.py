@@ -13,14 +13,13 @@ import torch
 
 from trimtab.domain.artifact import Artifact
 from trimtab.learn.demonstrations import PERIOD_S, Demonstration, Teacher, demonstrated
-from trimtab.learn.drawn_workloads import Figures, Floats, figures_of, mapped
+from trimtab.learn.drawn_workloads import Floats, mapped
 from trimtab.learn.methods.exchangeable_network import ExchangeableNetwork
 from trimtab.learn.methods.plan_network import PlanNetwork, SequenceNetwork
 from trimtab.learn.methods.pointer_network import RecurrentPointer
 from trimtab.learn.methods.transformer_pointer import TransformerPointer
 from trimtab.learn.small_schedules import MOST, copied, drawn_window, optimal_schedule, total_s
 from trimtab.learn.weight_search import RULES, Method, Setting, Training
-from trimtab.policies import find
 from trimtab.policies.learned.learned_matching import LearnedMatching
 from trimtab.policies.shared.plan_features import N_PLAN_FEATURES, Window, follow, note_pairs
 from trimtab.policies.shared.plan_networks import (
@@ -81,7 +80,6 @@ class ImitationTraining(PlanTraining):
         super().__init__(setting, pool)
         self.network: ExchangeableNetwork = ExchangeableNetwork(setting.hidden, setting.seed)
         self._teacher: Teacher = "plans" if setting.method == "imitate-plans" else "schedules"
-        self._base: dict[int, Figures] = {}
 
     def _learn(self, chosen: list[int], draw: np.random.Generator, left: float) -> Floats:
         s, many = self.setting, len(chosen)
@@ -91,18 +89,14 @@ class ImitationTraining(PlanTraining):
         )
         given = [s.workloads] * many, chosen, [student] * many, [self._teacher] * many, [teacher_acts] * many
         runs = mapped(self._pool, demonstrated, *given)
-        new = [i for i in chosen if i not in self._base]
-        rule = [find(f"{RULES[s.policy]}(plan_period_s={PERIOD_S})")] * len(new)
-        self._base |= zip(
-            new, mapped(self._pool, figures_of, [s.workloads] * len(new), new, rule), strict=True
-        )
+        base = self._of_rule(chosen, f"{RULES[s.policy]}(plan_period_s={PERIOD_S})")
         shown = [one for run in runs for one in run.demonstrations]
         for _ in range(_PASSES):
             order = draw.permutation(len(shown))
             for at in range(0, len(order), _BATCH):
                 losses = [self._loss(shown[k]) for k in order[at : at + _BATCH].tolist()]
                 self.network.descend(sum(losses) / len(losses), left)
-        losses = [s.objective.loss(run.figures, self._base[i]) for i, run in zip(chosen, runs, strict=True)]
+        losses = [s.objective.loss(run.figures, base[i]) for i, run in zip(chosen, runs, strict=True)]
         return np.array([losses])
 
     def _loss(self, shown: Demonstration) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trimtab.domain.learned_estimates import KNOTS, LearnedEstimates
+from trimtab.domain.learned_estimates import KNOTS, LearnedEstimates, class_idx
 from trimtab.domain.output_estimate import FIRST_OUTPUT_TOKENS
 from trimtab.errors import UsageError
 from trimtab.learn.federated.estimates import TOKENS, EstimatesProblem, curve_places
@@ -64,7 +64,7 @@ def private_lengths(
     w, rows = problem.numbers(()), np.zeros(layout.width)
     by_class: dict[int, list[pl.DataFrame]] = {}
     for name, of_name in rows_with_lengths(trace.table):
-        c = layout.idx(name)
+        c = class_idx(classes, name)
         if c is not None:
             by_class.setdefault(c, []).append(of_name)
     if not by_class:

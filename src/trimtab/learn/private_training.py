@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import MissingExtra, UsageError
+from trimtab.errors import UsageError
+from trimtab.privacy.library import loaded
 
 Floats = NDArray[np.float64]
 LEAST_EPSILON: Final = 0.05  # below it, accounting takes minutes
@@ -160,10 +161,6 @@ class _Opacus:
 
 @cache
 def _libraries() -> tuple[Any, _Opacus]:
-    try:
-        import torch
-
-        return torch, _Opacus()
-    except ImportError as missing:
-        expected = "pip install 'trimtab[private]'"
-        raise MissingExtra("private training needs Opacus", expected=expected) from missing
+    needed = "private training needs Opacus"
+    torch, _ = loaded("torch", needed), loaded("opacus", needed)
+    return torch, _Opacus()

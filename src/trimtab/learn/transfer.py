@@ -13,7 +13,7 @@ from trimtab.errors import UsageError
 from trimtab.learn.augmentation import Augmentation
 from trimtab.learn.drawn_workloads import Objective, Workloads
 from trimtab.learn.similarity import Similarity
-from trimtab.learn.weight_search import RULES, Setting, WeightSearch, WeightTraining
+from trimtab.learn.weight_search import METHODS, RULES, Setting, Training, WeightSearch
 from trimtab.policies.shared.learned_score import check_weights, hidden_of, vector_of
 
 Way = Literal["as-is", "fine-tuned", "anew"]
@@ -85,10 +85,14 @@ def setting_of(
     return replace(setting, generations=samples // setting.samples_each)
 
 
-def trained_by(setting: Setting, pool: Executor | None) -> WeightTraining:
-    """The training of a setting."""
+def trained_by(setting: Setting, pool: Executor | None = None) -> Training:
+    """The training of a setting, by its method."""
     if setting.method == "es":
         return WeightSearch(setting, pool)
+    if METHODS[setting.method].is_of_plans:
+        from trimtab.learn.plan_training import plan_training
+
+        return plan_training(setting.method)(setting, pool)
     from trimtab.learn.dispatch_training import DispatchTraining
 
     return DispatchTraining(setting, pool)

@@ -178,6 +178,7 @@ class Training(ABC):
         """A training of a setting; `pool`: processes that simulate."""
         self.setting, self._pool = setting, pool
         self.history: list[Generation] = []
+        self._base: dict[int, Figures] = {}
 
     @property
     def is_over(self) -> bool:
@@ -191,6 +192,15 @@ class Training(ABC):
         done = Generation(len(self.history) + 1, float(table.mean()), float(table.mean(axis=1).min()))
         self.history.append(done)
         return done
+
+    def _of_rule(self, chosen: list[int], rule: str) -> Mapping[int, Figures]:
+        """Figures of a rule on the chosen workloads, which it serves once in a training."""
+        new = [i for i in chosen if i not in self._base]
+        found = mapped(
+            self._pool, figures_of, [self.setting.workloads] * len(new), new, [find(rule)] * len(new)
+        )
+        self._base |= zip(new, found, strict=True)
+        return self._base
 
     @abstractmethod
     def artifact(self, name: str) -> Artifact:
@@ -243,11 +253,6 @@ class Training(ABC):
 class WeightTraining(Training):
     """A training of weights that correct a rule, judged by simulated runs."""
 
-    def __init__(self, setting: Setting, pool: Executor | None = None) -> None:
-        """As `Training`."""
-        super().__init__(setting, pool)
-        self._base: dict[int, Figures] = {}
-
     @abstractmethod
     def _weights(self) -> Floats:
         """The weights so far as `dense.forward` reads them, [weights]."""
@@ -255,14 +260,10 @@ class WeightTraining(Training):
     def _table(self, chosen: list[int], candidates: Floats) -> Floats:
         """Losses of candidates [candidates, weights] on workloads, [candidates, workloads]."""
         s = self.setting
-        new = [i for i in chosen if i not in self._base]
-        found = mapped(
-            self._pool, figures_of, [s.workloads] * len(new), new, [find(RULES[s.policy])] * len(new)
-        )
-        self._base |= zip(new, found, strict=True)
+        base = self._of_rule(chosen, RULES[s.policy])
         rows = [(i, self._decider(weights)) for i in chosen for weights in candidates]
         made = mapped(self._pool, figures_of, [s.workloads] * len(rows), *zip(*rows, strict=True))
-        losses = [s.objective.loss(f, self._base[i]) for f, (i, _) in zip(made, rows, strict=True)]
+        losses = [s.objective.loss(f, base[i]) for f, (i, _) in zip(made, rows, strict=True)]
         return np.reshape(losses, (len(chosen), len(candidates))).T
 
     def artifact(self, name: str) -> Artifact:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import MissingExtra, UsageError
+from trimtab.errors import UsageError
+from trimtab.privacy.library import loaded
 
 Floats = NDArray[np.float64]
 
@@ -197,11 +197,5 @@ def _parsed_key(content: bytes, source: str) -> tuple[bool, Any, str]:
     return words[1] == b"secret", context, words[2].decode("ascii", "replace")
 
 
-@cache
 def _tenseal() -> Any:
-    try:
-        import tenseal
-    except ImportError as missing:
-        expected = "pip install 'trimtab[private]'"
-        raise MissingExtra("encrypted sums need TenSEAL", expected=expected) from missing
-    return tenseal
+    return loaded("tenseal", "encrypted sums need TenSEAL")

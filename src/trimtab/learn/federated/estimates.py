@@ -67,13 +67,6 @@ class Layout:
         """Where the demand of a class begins."""
         return c * self.of_class + KNOTS + 2 * len(self.types)
 
-    def idx(self, class_name: str) -> int | None:
-        """The class that stands for this name, as `LearnedEstimates.class_idx` has it; None = none does."""
-        for known in (class_name, class_name.rpartition("/")[2], ANY):
-            if known in self.classes:
-                return self.classes.index(known)
-        return None
-
 
 class Moments(NamedTuple):
     """A site's rows, as what least squares need of them: arrays of the layout's width.

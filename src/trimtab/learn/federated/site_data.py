@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from trimtab.domain.cluster import RESOURCES
+from trimtab.domain.learned_estimates import class_idx
 from trimtab.errors import UsageError
 from trimtab.experiments.service_fit import served_by, served_rows
 from trimtab.learn.federated.estimates import TOKENS, UNITS, Layout, Moments, curve_places
@@ -135,7 +136,7 @@ class _Rows:
                 self.moments.rows[at] += rows
 
     def _class(self, name: str, rows: int) -> int | None:
-        c = self.layout.idx(self.names.get(name, name))
+        c = class_idx(self.layout.classes, self.names.get(name, name))
         if c is None:
             self.left_out[name] += rows
         return c

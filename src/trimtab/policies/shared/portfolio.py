@@ -105,7 +105,8 @@ class Notes(NamedTuple):
 
 def last_serial_of(history: History) -> float:
     """Serial of the last arrival; -1 where there was none."""
-    return float(history.came["serial"][-1]) if len(history.came) else -1.0
+    came = history.came
+    return float(came["serial"][-1]) if len(came) else -1.0
 
 
 def has_little_come(history: History, last_serial: float, window: int) -> bool:
