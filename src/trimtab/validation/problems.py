@@ -142,7 +142,10 @@ def _step(branch: Mapping[str, Any], part: str | int, root: Mapping[str, Any]) -
     if isinstance(part, int):
         inner = branch.get("items")
     else:
-        inner = branch.get("properties", {}).get(part, branch.get("additionalProperties"))
+        others = branch.get("additionalProperties") or next(
+            iter(branch.get("patternProperties", {}).values()), None
+        )
+        inner = branch.get("properties", {}).get(part, others)
     if isinstance(inner, Mapping):
         yield from _branches(inner, root)
 
