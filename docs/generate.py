@@ -34,6 +34,7 @@ from trimtab.experiments.training.training_scenario import TrainingScenario
 from trimtab.forecast import queueing
 from trimtab.gateway.config import config_schema
 from trimtab.gateway.config.policies import GATEWAY
+from trimtab.gateway.observe.metric_store import BALANCE_FAMILIES
 from trimtab.metrics import METRICS
 from trimtab.policies import Description, describe, names, policy_class
 from trimtab.traces import TraceMapping
@@ -163,11 +164,13 @@ def _documentation(policy: Description) -> str:
 
 def metrics_page() -> str:
     """Every metric: unit, direction, definition."""
-    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition) for m in METRICS.values())
+    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition, m.formula) for m in METRICS.values())
     return (
-        f"{HEAD}# Metrics\n\n`trimtab metrics` prints this list. A name ends with its unit. The formulas and "
-        f"the quantities in them are in the [glossary](glossary.md).\n\n"
-        f"{table(('name', 'unit', 'better', 'definition'), rows)}"
+        f"{HEAD}# Metrics\n\n`trimtab metrics` prints this list. A name ends with its unit. The quantities in "
+        f"the formulas are in the [glossary](glossary.md). The gateway's `/metrics`, its dashboard and "
+        f"`/admin/status` give the same names over the last minute, where it can know them: "
+        f"{', '.join(f'`{family}`' for family in BALANCE_FAMILIES.values())}.\n\n"
+        f"{table(('name', 'unit', 'better', 'definition', 'formula'), rows)}"
         f"{_job_metrics()}{_shared_metrics()}{_stage_metrics()}"
     )
 

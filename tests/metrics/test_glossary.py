@@ -22,10 +22,10 @@ def test_compute_gives_the_catalogue_in_its_order() -> None:
 
 def test_each_metric_is_defined_once_and_alike() -> None:
     rows = [row for row in ROWS if row[0].strip("`") in METRICS]
-    told = {row[0].strip("`"): (row[1], row[2], row[4]) for row in rows}
-    assert told == {m: (of.unit, of.definition, of.better or "–") for m, of in METRICS.items()}
+    told = {row[0].strip("`"): tuple(row[1:]) for row in rows}
+    assert told == {m: (of.unit, of.definition, of.formula, of.better or "–") for m, of in METRICS.items()}
     assert len(rows) == len(METRICS)
-    assert [row[0] for row in rows if not row[3]] == [], "without a formula"
+    assert [name for name, of in METRICS.items() if not of.formula] == [], "without a formula"
 
 
 def test_the_name_says_the_unit() -> None:

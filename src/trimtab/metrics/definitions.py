@@ -1,9 +1,11 @@
-"""The metrics by name: unit, definition and direction, for tables, JSON and docs (formulas: GLOSSARY.md)."""
+"""The metrics by name: unit, definition, formula and direction, for tables, JSON and docs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from trimtab.metrics.metric_formulas import FORMULAS, RESOURCE_FORMULAS
 
 Better: TypeAlias = Literal["lower", "higher"] | None
 
@@ -18,6 +20,7 @@ class Metric:
     better: Better  # None: says something, but neither direction is a merit by itself
     headline: bool = False  # in the table that compare prints by default
     is_timed: bool = False  # by the clock of the machine, so that no two runs agree
+    formula: str = ""  # in the symbols of GLOSSARY.md; empty = the definition says it all
 
 
 _COMPLETION = (
@@ -86,10 +89,13 @@ RESOURCE_METRIC_NAMES = tuple(_RESOURCE_WORDS)
 
 
 def _resource_metrics(name: str, words: str) -> tuple[Metric, ...]:
+    total, spread, idle = (formula.format(name) for formula in RESOURCE_FORMULAS)
+    used = f"Used over total {words}, of all nodes."
+    uneven = f"Population variance over nodes of used {words}."
     return (
-        Metric(f"utilisation_{name}_frac", "frac", f"Used over total {words}, of all nodes.", None),
-        Metric(f"utilisation_{name}_var", "1", f"Population variance over nodes of used {words}.", "lower"),
-        Metric(f"idle_{name}_frac", "frac", f"Idle over total {words}, of all nodes.", None),
+        Metric(f"utilisation_{name}_frac", "frac", used, None, formula=total),
+        Metric(f"utilisation_{name}_var", "1", uneven, "lower", formula=spread),
+        Metric(f"idle_{name}_frac", "frac", f"Idle over total {words}, of all nodes.", None, formula=idle),
     )
 
 
@@ -177,7 +183,7 @@ TOKEN_HEADLINE = ("ttft_p99_s", "tpot_p99_s")
 """Shown first where engines of language models serve."""
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric
+    metric.name: replace(metric, formula=FORMULAS.get(metric.name, metric.formula))
     for metric in (
         *_COMPLETION,
         *_QUEUEING,

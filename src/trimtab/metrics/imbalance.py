@@ -17,8 +17,8 @@ def imbalance_metrics(records: Records) -> dict[str, float]:
     nodes = records.nodes
     allocated_frac = used_frac(nodes.allocated_slot_s, nodes.slots, nodes.up_s)
     return {
-        **_spread("utilisation", busy_frac(nodes)),
-        **_spread("utilisation_allocated", allocated_frac),
+        **spread_figures("utilisation", busy_frac(nodes)),
+        **spread_figures("utilisation_allocated", allocated_frac),
         "idle_frac": 1.0 - total_frac(nodes.allocated_slot_s, nodes.slots, nodes.up_s),
         "idle_node_frac": 1.0 - mean(allocated_frac),
         **_resource_metrics(records),
@@ -75,7 +75,8 @@ def _counted(size: FloatArray, up_s: FloatArray) -> BoolArray:
     return (size > 0) & (size < math.inf) & (up_s > 0)
 
 
-def _spread(name: str, frac: FloatArray) -> dict[str, float]:
+def spread_figures(name: str, frac: FloatArray) -> dict[str, float]:
+    """Mean, variance and coefficient of variation of the utilisation of nodes [nodes]."""
     return {
         f"{name}_mean_frac": mean(frac),
         f"{name}_var": variance(frac),

@@ -177,7 +177,7 @@ def _head(column: Column, groups: Sequence[str], objective: str) -> str:
     unit = f'<span class="unit">{escape(column.unit)}</span>' if column.unit else ""
     return (
         f'<th scope="col" data-groups="{",".join(groups)}" data-first="{first}"{sorted_by}{_hidden(groups)}>'
-        f'<button type="button" data-tip="{escape(_explained(column.metric))}">'
+        f'<button type="button" data-tip="{escape(explained(column.metric))}">'
         f'<span class="title">{escape(column.title)}</span>{unit}</button></th>'
     )
 
@@ -186,9 +186,11 @@ def _hidden(groups: Sequence[str]) -> str:
     return "" if HEADLINE in groups else " hidden"
 
 
-def _explained(metric: Metric) -> str:
+def explained(metric: Metric) -> str:
+    """What a metric says: definition, formula and better direction."""
+    formula = f" {metric.formula}." if metric.formula else ""
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    return f"{metric.definition}{better}"
+    return f"{metric.definition}{formula}{better}"
 
 
 def _row(result: PolicyResult, i: int, columns: Sequence[Column], tags: Sequence[Sequence[str]]) -> str:
@@ -275,7 +277,7 @@ def _group(title: str, rows: Iterable[tuple[str, str, str]], tips: Mapping[str, 
 def glossary(metrics: Mapping[str, Metric]) -> str:
     """Definitions of all metrics, collapsed."""
     items = "".join(
-        f"<dt><code>{metric.name}</code></dt><dd>{escape(_explained(metric))}</dd>"
+        f"<dt><code>{metric.name}</code></dt><dd>{escape(explained(metric))}</dd>"
         for metric in metrics.values()
     )
     summary = "<summary>What the metrics mean</summary>"

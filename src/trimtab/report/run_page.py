@@ -11,7 +11,7 @@ from trimtab.metrics.chain_metrics import RunPath, StageSummary, bottleneck_text
 from trimtab.report import time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
-from trimtab.report.fragments import glossary, grid, grouped_rows, notes, section, stat
+from trimtab.report.fragments import explained, glossary, grid, grouped_rows, notes, section, stat
 from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
 from trimtab.report.text_tables import run_groups
@@ -30,7 +30,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
     summary = run.to_dict()
     bound_line = bound_text(summary["bound"], METRICS[SERVING.objective], SERVING.objective_title)
     bound = f"{bound_line} {assumptions_text(summary['bound'])}"
-    tips = {title_of(metric): metric.definition for metric in METRICS.values()}
+    tips = {title_of(metric): explained(metric) for metric in METRICS.values()}
     body = "".join(
         (
             notes(run.notes()),
@@ -108,5 +108,5 @@ def _run_stats(run: Run) -> str:
 def _run_stat(name: str, value: float) -> str:
     style = style_of([Estimate(value, None)], METRICS[name].unit)
     return stat(
-        capital(title_of(METRICS[name])), style.number(value), style.unit, "", METRICS[name].definition
+        capital(title_of(METRICS[name])), style.number(value), style.unit, "", explained(METRICS[name])
     )

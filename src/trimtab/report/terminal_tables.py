@@ -195,13 +195,14 @@ def policies_table(descriptions: Iterable[Description], width: int = 160, title:
 
 
 def metrics_table(metrics: Iterable[Metric]) -> Table:
-    """Definition, unit and better direction of each metric."""
+    """Unit, better direction, definition and formula of each metric."""
     table = _table("metric")
-    for heading in ("unit", "better", "definition"):
+    for heading in ("unit", "better", "definition, formula"):
         table.add_column(heading, overflow="fold")
     for metric in metrics:
         unit = {"1": "", "frac": "0..1"}.get(metric.unit, metric.unit)
-        table.add_row(metric.name, unit, metric.better or "", metric.definition)
+        says = Text.assemble(metric.definition, (f"\n{metric.formula}" if metric.formula else "", "dim"))
+        table.add_row(metric.name, unit, metric.better or "", says)
     return table
 
 

@@ -16,7 +16,7 @@ from trimtab.gateway.nodes.node_resources import resource_use
 from trimtab.gateway.observe import summaries
 from trimtab.gateway.observe.decision_records import DecisionRecords
 from trimtab.gateway.observe.exposition import exposition
-from trimtab.gateway.observe.metric_store import FAMILIES, MetricStore
+from trimtab.gateway.observe.metric_store import BALANCE, FAMILIES, MetricStore
 from trimtab.gateway.observe.metrics import MOST_CODES, MOST_KEPT, MOST_TENANTS, Metrics, Sources
 from trimtab.gateway.observe.status import node_figures, observed
 from trimtab.gateway.observe.window import Second, percentiles_s, variance_s2
@@ -164,10 +164,11 @@ def test_balance_is_that_of_the_metrics_room() -> None:
         metrics.tick()
     used = np.array([1.0, 0.5, 0.0])
     found = summaries.balance(metrics.store())
-    assert found.mean_frac == pytest.approx(0.5)
-    assert found.idle_frac == found.idle_node_frac == pytest.approx(0.5)
-    assert found.variance == pytest.approx(variance(used))
-    assert found.cv == pytest.approx(coefficient_of_variation(used))
+    assert tuple(found) == BALANCE
+    assert found["utilisation_allocated_mean_frac"] == pytest.approx(0.5)
+    assert found["idle_frac"] == found["idle_node_frac"] == pytest.approx(0.5)
+    assert found["utilisation_allocated_var"] == pytest.approx(variance(used))
+    assert found["utilisation_allocated_cv"] == pytest.approx(coefficient_of_variation(used))
     use = summaries.node_use(metrics.store())
     assert [use[name].busy_frac for name in "abc"] == pytest.approx([1.0, 1.0, 0.0])
     assert math.isnan(use["down"].utilisation_frac)
@@ -230,9 +231,9 @@ def test_resources_are_summed_as_the_simulator_does() -> None:
     assert found["utilisation_cpu_var"] == pytest.approx(np.var([0.75, 0.25]))
     assert found["utilisation_gpu_frac"] is None
     seen = samples(store)
-    assert seen["trimtab_resource_utilisation_ratio", ("cpu",)] == pytest.approx(12 / 32)
-    assert seen["trimtab_resource_idle_ratio", ("cpu",)] == pytest.approx(20 / 32)
-    assert seen["trimtab_resource_utilisation_variance", ("cpu",)] == pytest.approx(0.0625)
+    assert seen["trimtab_utilisation_cpu_frac", ()] == pytest.approx(12 / 32)
+    assert seen["trimtab_idle_cpu_frac", ()] == pytest.approx(20 / 32)
+    assert seen["trimtab_utilisation_cpu_var", ()] == pytest.approx(0.0625)
     clock.now_s += 120.0
     metrics.tick()
     metrics.tick()
@@ -255,6 +256,11 @@ def test_percentiles_and_variance_of_the_window() -> None:
     for rank, found_s in zip((50, 95, 99), percentiles_s(second.durations, 50, 95, 99), strict=True):
         assert found_s == pytest.approx(np.percentile(durations_s, rank), rel=0.03)
     assert variance_s2(second) == pytest.approx(durations_s.var())
+    found = summaries.balance(store)
+    assert found["completion_var_s2"] == pytest.approx(durations_s.var())
+    assert found["completion_mean_s"] == pytest.approx(durations_s.mean())
+    assert found["queueing_mean_s"] == pytest.approx(0.5)  # as `make_exchange` has it
+    assert found["rejected_frac"] == 0.0
     assert summaries.traffic(store)["requests_per_s"] == 5000
     assert [point["requests_per_s"] for point in summaries.history(store)] == [5000]
 
@@ -272,9 +278,9 @@ def test_the_window_forgets() -> None:
 def test_nothing_happened_yet() -> None:
     store = make_metrics().store()
     assert summaries.traffic(store)["p99_s"] is None
-    assert observed(store)["balance"]["cv"] is None
+    assert observed(store)["balance"]["utilisation_allocated_cv"] is None
     assert math.isnan(variance_s2(Second()))
-    assert "trimtab_utilisation_cv" not in {name for name, _ in samples(store)}
+    assert "trimtab_utilisation_allocated_cv" not in {name for name, _ in samples(store)}
 
 
 def test_the_counts_of_the_whole_window_are_counted_without_ticks() -> None:

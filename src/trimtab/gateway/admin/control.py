@@ -33,7 +33,8 @@ class Status(TypedDict, total=False):
     queue: Json  # length, most, oldest_s, by_class
     traffic: Json  # observe.summaries.traffic
     history: list[Json]  # observe.summaries.history
-    balance: Json  # mean_frac, variance, cv, idle_frac, idle_node_frac, completion_variance_s2; of resources
+    balance: Json  # the metrics of `observe.metric_store.BALANCE`, by name
+    formulas: Json  # of those that have a value
     policy: PolicyFigures
     shadow: Json | None  # name, disagreement_frac, predicted_difference_frac
     demand: Mapping[str, Mapping[str, float]]  # class → resource → what one request takes

@@ -8,11 +8,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from trimtab.gateway.observe.metric_store import FAMILIES, MetricStore
-from trimtab.gateway.observe.summaries import balance, node_use, resource_balance
+from trimtab.gateway.observe.metric_store import BALANCE_FAMILIES, FAMILIES, MetricStore
+from trimtab.gateway.observe.summaries import balance, node_use
 from trimtab.live.metric_family import Table
 from trimtab.live.prometheus_metrics import prometheus_metric
-from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,22 +42,9 @@ def exposition(store: MetricStore) -> bytes:
 
 
 def _derived(store: MetricStore) -> dict[str, Table]:
-    use, spread = node_use(store), balance(store)
-    resources = resource_balance(store)
-
-    def of(figure: str) -> Table:
-        return {(name,): [resources[figure.format(name)]] for name in RESOURCE_METRIC_NAMES}
-
+    use = node_use(store)
     return {
-        "trimtab_resource_utilisation_ratio": of("utilisation_{}_frac"),
-        "trimtab_resource_utilisation_variance": of("utilisation_{}_var"),
-        "trimtab_resource_idle_ratio": of("idle_{}_frac"),
         "trimtab_node_utilisation_ratio": {(name,): [one.utilisation_frac] for name, one in use.items()},
         "trimtab_node_busy_ratio": {(name,): [one.busy_frac] for name, one in use.items()},
-        "trimtab_utilisation_mean_ratio": {(): [spread.mean_frac]},
-        "trimtab_utilisation_variance": {(): [spread.variance]},
-        "trimtab_utilisation_cv": {(): [spread.cv]},
-        "trimtab_idle_ratio": {(): [spread.idle_frac]},
-        "trimtab_idle_node_ratio": {(): [spread.idle_node_frac]},
-        "trimtab_completion_seconds_variance": {(): [spread.completion_variance_s2]},
+        **{BALANCE_FAMILIES[name]: {(): [value]} for name, value in balance(store).items()},
     }

@@ -5,6 +5,7 @@ A row is a list of numbers. Its writer keeps a reference to the row, so that an 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,34 @@ from trimtab.gateway.nodes.node_resources import ResourceUse
 from trimtab.gateway.observe.window import SECONDS_KEPT, Second
 from trimtab.gateway.stalled_streams import GAP_BOUNDS_S
 from trimtab.live.metric_family import Family, Row, Table, counter, gauge, histogram
+from trimtab.metrics.definitions import METRICS, RESOURCE_METRIC_NAMES
+
+BALANCE: Final = (
+    "utilisation_allocated_mean_frac",
+    "utilisation_allocated_var",
+    "utilisation_allocated_cv",
+    "idle_frac",
+    "idle_node_frac",
+    "completion_mean_s",
+    "completion_var_s2",
+    "queueing_mean_s",
+    "rejected_frac",
+    *(
+        figure.format(name)
+        for name in RESOURCE_METRIC_NAMES
+        for figure in ("utilisation_{}_frac", "utilisation_{}_var", "idle_{}_frac")
+    ),
+)
+"""Metrics of runs that the gateway derives from the last minute, by the same names."""
+
+BALANCE_FAMILIES: Final = {name: "trimtab_" + re.sub(r"_s(2?)$", r"_seconds\1", name) for name in BALANCE}
+"""Their families: Prometheus wants units without abbreviation."""
+
+
+def explained(name: str) -> str:
+    """Definition and formula of a metric."""
+    return f"{METRICS[name].definition} {METRICS[name].formula}."
+
 
 ERROR_BOUNDS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 
@@ -117,25 +146,9 @@ _ALL = (
         "Share of the last minute with work in flight.",
         "node",
     ),
-    gauge("trimtab_utilisation_mean_ratio", "Mean of node utilisation, over the last minute."),
-    gauge("trimtab_utilisation_variance", "Population variance of node utilisation, over the last minute."),
-    gauge("trimtab_utilisation_cv", "Coefficient of variation of node utilisation, over the last minute."),
-    gauge("trimtab_idle_ratio", "Idle slots over all slots, over the last minute."),
-    gauge("trimtab_idle_node_ratio", "Mean over nodes of the share of slots idle, over the last minute."),
-    gauge(
-        "trimtab_resource_utilisation_ratio",
-        "Used over total of a resource, of all nodes that report it, over the last minute.",
-        "resource",
-    ),
-    gauge(
-        "trimtab_resource_utilisation_variance",
-        "Population variance over nodes of the used share of a resource, over the last minute.",
-        "resource",
-    ),
-    gauge("trimtab_resource_idle_ratio", "Idle over total of a resource, over the last minute.", "resource"),
-    gauge(
-        "trimtab_completion_seconds_variance",
-        "Variance of completion times, over the last minute.",
+    *(
+        gauge(shown, f"{name}: {explained(name)} Over the last minute.")
+        for name, shown in BALANCE_FAMILIES.items()
     ),
     counter("trimtab_attempts_lost_total", "Attempts that were lost, by cause.", "cause"),
     counter("trimtab_retries_total", "Further attempts, by the cause that lost the one before.", "cause"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from math import isnan
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 from trimtab.gateway.decide.registry import SignalFigures
 from trimtab.gateway.model import Node
 from trimtab.gateway.observe import summaries
-from trimtab.gateway.observe.metric_store import MetricStore
+from trimtab.gateway.observe.metric_store import MetricStore, explained
 
 
 class NodeFigures(TypedDict):
@@ -35,12 +35,13 @@ class NodeFigures(TypedDict):
 
 
 def observed(store: MetricStore) -> dict[str, Any]:
-    """`traffic`, `history`, `balance`, `prediction`, `tenants` and `counts` of `admin.control.Status`."""
-    balance = asdict(summaries.balance(store)) | summaries.resource_balance(store)
+    """Of `admin.control.Status`: traffic, history, balance, formulas, prediction, tenants and counts."""
+    balance = summaries.balance(store)
     return {
         "traffic": summaries.traffic(store),
         "history": summaries.history(store),
         "balance": {name: summaries.plain(value) for name, value in balance.items()},
+        "formulas": {name: explained(name) for name, value in balance.items() if not isnan(value)},
         "prediction": summaries.prediction(store),
         "tenants": summaries.tenants(store),
         "counts": {

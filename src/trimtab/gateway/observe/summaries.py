@@ -1,7 +1,7 @@
 """Summaries of the metric store: the balance of the nodes, and traffic by second and by minute.
 
-The balance is that of `trimtab.metrics.imbalance`, over the last minute. The gateway knows the slots in use
-at a backend, not its computation. So utilisation here is the simulator's allocated utilisation.
+The balance has the names and definitions of `trimtab.metrics`, over the last minute. The gateway knows the
+slots in use at a backend, not its computation. So its utilisation is the allocated one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from trimtab.gateway.observe.metric_store import MetricStore
 from trimtab.gateway.observe.window import Second, percentiles_s, pooled, variance_s2
 from trimtab.metrics.definitions import RESOURCE_METRIC_NAMES
-from trimtab.metrics.imbalance import resource_figures
-from trimtab.metrics.statistics import coefficient_of_variation, mean, ratio, variance
+from trimtab.metrics.imbalance import resource_figures, spread_figures
+from trimtab.metrics.statistics import mean, ratio
 
 MINUTE_S = 60
 
@@ -29,18 +29,6 @@ class NodeUse:
     busy_frac: float
     used_slot_s: float
     slot_s: float  # while it was up
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """How evenly, and how much, the nodes were used; nan = no data."""
-
-    mean_frac: float
-    variance: float
-    cv: float
-    idle_frac: float  # idle over all slots
-    idle_node_frac: float  # mean over nodes of the share of slots idle
-    completion_variance_s2: float
 
 
 def node_use(store: MetricStore) -> dict[str, NodeUse]:
@@ -63,26 +51,24 @@ def node_use(store: MetricStore) -> dict[str, NodeUse]:
     }
 
 
-def balance(store: MetricStore) -> Balance:
-    """The spread of utilisation over the nodes that were up, and that of completion times."""
+def balance(store: MetricStore) -> dict[str, float]:
+    """The figures of `BALANCE`, over the nodes that were up; nan = no data, or no node reports a resource."""
     uses = [use for use in node_use(store).values() if not isnan(use.utilisation_frac)]
     each = np.array([use.utilisation_frac for use in uses])
-    idle_frac = 1.0 - ratio(sum(use.used_slot_s for use in uses), sum(use.slot_s for use in uses))
-    return Balance(
-        mean(each),
-        variance(each),
-        coefficient_of_variation(each),
-        idle_frac,
-        1.0 - mean(each),
-        variance_s2(pooled(last_seconds(store, MINUTE_S))),
-    )
+    lived = pooled(last_seconds(store, MINUTE_S))
+    return {
+        **spread_figures("utilisation_allocated", each),
+        "idle_frac": 1.0 - ratio(sum(use.used_slot_s for use in uses), sum(use.slot_s for use in uses)),
+        "idle_node_frac": 1.0 - mean(each),
+        "completion_mean_s": ratio(lived.sum_s, lived.timed),
+        "completion_var_s2": variance_s2(lived),
+        "queueing_mean_s": ratio(lived.queued_s, lived.queued),
+        "rejected_frac": ratio(lived.refused, lived.requests),
+        **_resource_figures(store),
+    }
 
 
-def resource_balance(store: MetricStore) -> dict[str, float]:
-    """Utilisation, its variance over nodes and the idle rate of each resource; nan = no node reports it.
-
-    Names and definitions are those of `trimtab.metrics.imbalance`.
-    """
+def _resource_figures(store: MetricStore) -> dict[str, float]:
     sums: dict[str, dict[str, list[float]]] = {}
     for nodes in store.resources.values():
         for (resource, node), (used, capacity) in nodes.items():

@@ -153,6 +153,9 @@ def _count_window(second: Second, noted: FloatArray) -> None:
     second.timed += len(durations_s)
     second.sum_s += float(durations_s.sum())
     second.sum_s2 += float(np.square(durations_s).sum())
+    queued_s = noted[noted[:, 2] >= 0.0, 2]
+    second.queued += len(queued_s)
+    second.queued_s += float(queued_s.sum())
     _fill(second.durations, durations_s)
     _fill(second.first_bytes, noted[noted[:, 3] >= 0.0, 3])
 

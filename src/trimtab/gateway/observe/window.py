@@ -20,7 +20,17 @@ _LEAST_S: Final = 1e-4
 _GROWTH: Final = 1.05
 _PER_LOG: Final = 1.0 / log(_GROWTH)
 
-_SCALARS: Final = ("requests", "failed", "refused", "timed", "sum_s", "sum_s2", "queue_length")
+_SCALARS: Final = (
+    "requests",
+    "failed",
+    "refused",
+    "timed",
+    "sum_s",
+    "sum_s2",
+    "queued",
+    "queued_s",
+    "queue_length",
+)
 
 Buckets = dict[int, int]
 
@@ -45,6 +55,8 @@ class Second:
     timed: int = 0  # number with a duration
     sum_s: float = 0.0
     sum_s2: float = 0.0
+    queued: int = 0  # number with a queueing time
+    queued_s: float = 0.0
     queue_length: int = 0  # at the start of the second
     durations: Buckets = field(default_factory=dict)
     first_bytes: Buckets = field(default_factory=dict)

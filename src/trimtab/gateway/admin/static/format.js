@@ -55,6 +55,8 @@ export function table(caption, columns, rows) {
   return h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, ...body));
 }
 
+// Pairs of [name, value, explanation on hover?]
 export function facts(pairs) {
-  return h("dl", { class: "facts" }, ...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h("dl", { class: "facts" }, ...pairs.map(([name, value, tip]) =>
+    h("div", tip ? { title: tip } : {}, h("dt", {}, name), h("dd", {}, value))));
 }

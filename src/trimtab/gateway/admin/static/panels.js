@@ -9,17 +9,22 @@ const RESOURCES = [["cpu", "CPU"], ["ram", "RAM"], ["io", "I/O"], ["network", "N
 const words = (name) => name.replaceAll("_", " ");
 
 export function showBalance(section, status) {
-  const { balance, nodes } = status;
+  const { balance, formulas, nodes } = status;
+  const plain = (value, digits) => (value == null ? "–" : value.toFixed(digits));
+  const fact = (shown, name, text) => [shown, text(balance[name]), `${name}: ${formulas?.[name] || ""}`];
   section.querySelector(".facts").replaceWith(facts([
-    ["Mean", percent(balance.mean_frac)],
-    ["Spread (CV)", balance.cv == null ? "–" : balance.cv.toFixed(2)],
-    ["Idle", percent(balance.idle_frac)],
-    ...RESOURCES.filter(([name]) => balance[`utilisation_${name}_frac`] != null).map(([name, shown]) => [
-      shown, `${percent(balance[`utilisation_${name}_frac`])}, σ ${percent(Math.sqrt(balance[`utilisation_${name}_var`]))}`,
-    ]),
-    ["Completion σ", seconds(balance.completion_variance_s2 == null ? null : Math.sqrt(balance.completion_variance_s2))],
+    fact("Mean", "utilisation_allocated_mean_frac", percent),
+    fact("Variance", "utilisation_allocated_var", (value) => plain(value, 4)),
+    fact("Spread (CV)", "utilisation_allocated_cv", (value) => plain(value, 2)),
+    fact("Idle", "idle_frac", percent),
+    ...RESOURCES.filter(([name]) => balance[`utilisation_${name}_frac`] != null).map(([name, shown]) =>
+      fact(shown, `utilisation_${name}_frac`,
+        (value) => `${percent(value)}, σ ${percent(Math.sqrt(balance[`utilisation_${name}_var`]))}`)),
+    fact("Completion σ", "completion_var_s2", (value) => seconds(value == null ? null : Math.sqrt(value))),
+    fact("Queueing", "queueing_mean_s", seconds),
+    fact("Rejected", "rejected_frac", (value) => percent(value, 1)),
   ]));
-  strip(section.querySelector(".strip"), nodes, balance.mean_frac);
+  strip(section.querySelector(".strip"), nodes, balance.utilisation_allocated_mean_frac);
 }
 
 export function showPolicy(body, { policy, shadow }) {
