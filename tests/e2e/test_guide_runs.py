@@ -25,6 +25,7 @@ from support.guide_examples import (
 from support.train_runs import WORKER, last_state
 from trimtab.chains import Session, StageNode, run
 from trimtab.chains.chain_files import load_chain
+from trimtab.chains.kubeflow.export import exported
 from trimtab.clusters.backends import host
 from trimtab.clusters.in_process import InProcess
 from trimtab.training.runner.job_list import job_list_of
@@ -80,6 +81,14 @@ def virtual_run(example: str, folder: Path) -> None:
     assert 4.0 + 13.0 + 8.0 <= results[0].elapsed_s <= (4.0 + 5.0 + 14.0 + 8.0) / 0.4
 
 
+def pipeline_of_a_chain(example: str, folder: Path) -> None:
+    (folder / "guide_pictures.py").write_text(example)
+    made = exported(load_chain(str(folder / "guide_pictures.py")), "registry.example/pictures:1")
+    assert made.notes == ()
+    assert list(made.pipeline["root"]["dag"]["tasks"]) == ["words", "picture"]
+    assert made.pipeline["root"]["outputDefinitions"]["artifacts"].keys() == {"picture"}
+
+
 def chain_file(example: str, folder: Path) -> None:
     (folder / "news.yaml").write_text(example)
     (folder / "news.py").write_text(
@@ -118,6 +127,7 @@ CHECKS: dict[str, Check | str] = {
     "demo-chain: from trimtab.chains import run": WEIGHTS,
     "demo-chain: from trimtab.chains import stage": WEIGHTS,
     "demo-chain: from trimtab_film.pages_chain import near_duplicate_pages": WEIGHTS,
+    "kubeflow: # pictures.py": pipeline_of_a_chain,
     "run-chains: @stage(batch=16, batch_wait_s=0.05)": batched_stage,
     "run-chains: from trimtab.chains import Session, StageNode": RAY,
     "run-chains: from trimtab.chains import optimised, stage": "chains/test_optimised_models.py",

@@ -15,6 +15,7 @@ import yaml
 import trimtab
 from support.e2e_files import write_cluster, write_trace
 from support.environments import linked_environment
+from support.kubeflow.documents import pipeline
 from trimtab.chains.chain_files import load_chain
 from trimtab.cli.app import app
 from trimtab.training.runner.job_list import job_list_of
@@ -86,6 +87,8 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "compare tiny --on ray -n 2": "ray",
     "tune aigc-images --on ray": "ray",
     "chain run chain.py:doubled --input in.jsonl": "chains",
+    "chain import kfp pipeline.yaml --out imported.py": "",
+    "chain export kfp chain.py:doubled --image i --out exported.yaml": "",
     "chain list": "chains",
     "chain show r1": "chains",
     "chain report r1": "chains",
@@ -167,6 +170,7 @@ def write_files(folder: Path) -> None:
     (folder / "rows.csv").write_text("batch,context,prompt_tokens,seconds\n" + iterations)
     (folder / "gateway.yaml").write_text("nodes: [{name: a, url: 'http://127.0.0.1:9'}]\n")
     (folder / "chain.py").write_text(CHAIN)
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(pipeline()))
     (folder / "in.jsonl").write_text("1\n")
     (folder / "jobs.yaml").write_text(JOBS)
     load_chain(f"{folder / 'chain.py'}:doubled")  # both are valid

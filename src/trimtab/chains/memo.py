@@ -20,6 +20,7 @@ from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import KeptOutput
 from trimtab.jobs.value_store import ValueStore
 from trimtab.live.stage_backend import Argument, Ref
+from trimtab.live.value_codec import pickled
 
 GIB = float(1 << 30)
 LEAST_BYTES: Final = 256  # size that an output counts as at least
@@ -121,6 +122,8 @@ def fingerprint(step: StageCall) -> bytes:
         with contextlib.suppress(ValueError):
             printed.update(repr(cell.cell_contents).encode())
     printed.update(repr(getattr(code, "__defaults__", None)).encode())
+    if not inspect.isroutine(code) and not inspect.isclass(code):  # an object that is called: what it holds
+        printed.update(pickled(code))
     return printed.digest()
 
 

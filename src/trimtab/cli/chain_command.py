@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli import chain_look_command, chain_run_command
+from trimtab.cli import chain_exchange_command, chain_look_command, chain_run_command
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json, progress_bar, show, spinner
 from trimtab.cli.shared_options import Json, Quiet, ScenarioOptions, TraceRows, policy_option, read_ahead
@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 chain_run_command.register(app)
 chain_look_command.register(app)
+app.add_typer(chain_exchange_command.importing, name="import")
+app.add_typer(chain_exchange_command.exporting, name="export")
 
 
 @app.command(

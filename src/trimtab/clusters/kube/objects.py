@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from trimtab.clusters.kube.quantities import whole
 from trimtab.errors import UsageError
+from trimtab.validation.quantities import whole
 
 Json = Mapping[str, Any]
 
