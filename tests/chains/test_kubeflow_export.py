@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +57,6 @@ def pictures(text: str, scale: float = 1.5):
     return {"count": Count(found, drawn, scale, {"x": 2}), "picture": drawn}
 """
 NODE = StageNode("here", 2, {"cpu": 4.0, "gpu": 1.0, "memory_gib": 4.0}, {"accelerator": "H100"})
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    path = list(sys.path)
-    yield tmp_path
-    sys.path[:] = path
-    for name in [name for name in sys.modules if name.startswith("exported_")]:
-        sys.modules.pop(name)
 
 
 def written(folder: Path, chain: str = "", name: str = "exported_stages") -> Chain:

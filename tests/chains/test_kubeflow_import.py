@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,6 @@ from trimtab.chains.kubeflow.pipeline_spec import read_pipeline
 from trimtab.clusters.in_process import InProcess
 from trimtab.errors import ChainError
 from trimtab.live.stage_backend import StageNode
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    path = list(sys.path)
-    yield tmp_path
-    sys.path[:] = path
-    for name in [name for name in sys.modules if name.startswith("imported_")]:
-        sys.modules.pop(name)
 
 
 def imported(data: dict[str, Any] | str, folder: Path) -> Imported:

@@ -54,6 +54,13 @@ class _Made(NamedTuple):
     variables: tuple[str, ...]
 
 
+class _Scope(NamedTuple):
+    """What the tasks of a graph can read: its inputs, and the tasks before them."""
+
+    inputs: Mapping[str, _Given]
+    made: dict[str, _Made]
+
+
 def chain_source(pipeline: Pipeline, file: str) -> Imported:
     """The pipeline as Python. Raises ChainError for what chains cannot run."""
     return _Writer(pipeline, file).written()
@@ -139,19 +146,21 @@ class _Writer:
         self, dag: Dag, inputs: Mapping[str, _Given], waits: Iterable[str], prefix: str, where: str
     ) -> _Made:
         """Add the tasks of a graph, which wait for these variables."""
-        made: dict[str, _Made] = {}
+        scope = _Scope(inputs, {})
         for name in self._in_order(dag, where):
             at = f"{where}.dag.tasks.{name}"
-            made[name] = self._add(dag.tasks[name], f"{prefix}{name}", made, inputs, waits, at)
+            scope.made[name] = self._add(dag.tasks[name], f"{prefix}{name}", scope, waits, at)
         outputs = {}
         for name, parameter in dag.outputs.parameters.items():
             told = parameter.value_from_parameter
             at = f"{where}.dag.outputs.parameters.{name}"
-            outputs[name] = self._output(made, told.producer_subtask, told.output_parameter_key, at)
+            outputs[name] = self._output(scope.made, told.producer_subtask, told.output_parameter_key, at)
         for name, artifact in dag.outputs.artifacts.items():
             selected, at = artifact.artifact_selectors[0], f"{where}.dag.outputs.artifacts.{name}"
-            outputs[name] = self._output(made, selected.producer_subtask, selected.output_artifact_key, at)
-        return _Made(outputs, tuple(variable for one in made.values() for variable in one.variables))
+            outputs[name] = self._output(
+                scope.made, selected.producer_subtask, selected.output_artifact_key, at
+            )
+        return _Made(outputs, tuple(variable for one in scope.made.values() for variable in one.variables))
 
     def _in_order(self, dag: Dag, where: str) -> Iterable[str]:
         before = {name: sorted({*task.dependent_tasks, *task.producers}) for name, task in dag.tasks.items()}
@@ -171,19 +180,11 @@ class _Writer:
         self._read.add(outputs[key].variable)
         return outputs[key]
 
-    def _add(
-        self,
-        task: Task,
-        name: str,
-        made: Mapping[str, _Made],
-        inputs: Mapping[str, _Given],
-        waits: Iterable[str],
-        where: str,
-    ) -> _Made:
+    def _add(self, task: Task, name: str, scope: _Scope, waits: Iterable[str], where: str) -> _Made:
         """Add a task, or the tasks of the graph that it stands for."""
         component = self.pipeline.components[task.component_ref.name]
-        given = dict(self._arguments(task, component, made, inputs, where))
-        later = [*waits, *(v for before in task.dependent_tasks for v in made[before].variables)]
+        given = dict(self._arguments(task, component, scope, where))
+        later = [*waits, *(v for before in task.dependent_tasks for v in scope.made[before].variables)]
         if component.dag is not None:
             at = f"components.{task.component_ref.name}"
             return self._add_dag(component.dag, given, later, f"{name}-", at)
@@ -215,40 +216,28 @@ class _Writer:
         return _Made({key: _Given(f"{variable}[{key!r}]", variable) for key in keys}, (variable,))
 
     def _arguments(
-        self,
-        task: Task,
-        component: Component,
-        made: Mapping[str, _Made],
-        inputs: Mapping[str, _Given],
-        where: str,
+        self, task: Task, component: Component, scope: _Scope, where: str
     ) -> Iterable[tuple[str, _Given]]:
         wanted = component.input_definitions
         for key, parameter in task.inputs.parameters.items():
             kind = wanted.parameters[key].parameter_type if key in wanted.parameters else ""
-            yield key, self._value(parameter, kind, made, inputs, f"{where}.inputs.parameters.{key}")
+            yield key, self._value(parameter, kind, scope, f"{where}.inputs.parameters.{key}")
         for key, artifact in task.inputs.artifacts.items():
             at = f"{where}.inputs.artifacts.{key}"
             if (told := artifact.task_output_artifact) is not None:
-                yield key, self._output(made, told.producer_task, told.output_artifact_key, at)
+                yield key, self._output(scope.made, told.producer_task, told.output_artifact_key, at)
             else:
-                yield key, self._input(artifact.component_input_artifact or "", inputs, at)
+                yield key, self._input(artifact.component_input_artifact or "", scope.inputs, at)
         if component.dag is not None:
             for key, spec in wanted.parameters.items():
                 if key not in task.inputs.parameters:
                     yield key, _Given(repr(_whole(spec.default_value, spec.parameter_type)))
 
-    def _value(
-        self,
-        given: GivenParameter,
-        kind: str,
-        made: Mapping[str, _Made],
-        inputs: Mapping[str, _Given],
-        where: str,
-    ) -> _Given:
+    def _value(self, given: GivenParameter, kind: str, scope: _Scope, where: str) -> _Given:
         if (told := given.task_output_parameter) is not None:
-            return self._output(made, told.producer_task, told.output_parameter_key, where)
+            return self._output(scope.made, told.producer_task, told.output_parameter_key, where)
         if given.component_input_parameter is not None:
-            return self._input(given.component_input_parameter, inputs, where)
+            return self._input(given.component_input_parameter, scope.inputs, where)
         if given.runtime_value is None:
             expected = "componentInputParameter, runtimeValue or taskOutputParameter"
             raise self._error("has no value", where, None, expected)
