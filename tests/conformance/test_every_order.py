@@ -35,7 +35,7 @@ STRICT: dict[str, tuple[str, Any, Any]] = {
     "critical-path": ("rank_s", 1.0, 9.0),
     "fair-runs": ("run_arrival_s", 0.0, -9.0),
 }
-FAIR = ("vtc", "drf", "drfq", "fair-share")  # two tenants share, where the first came first
+FAIR = ("vtc", "drf", "hdrf", "drfq", "fair-share")  # two tenants share, where the first came first
 CHOOSERS = [name for name in names("dispatch") if not policy_class(name).binds]
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from support.builders import cluster, requests, run
-from support.conformance_cases import CASES, SPECS, covering, pair
+from support.conformance_cases import CASES, SPECS, covering, in_turn, pair
+from support.invariants import check_tree
 from trimtab.compiled.kernel import interpreted, is_kernel
 from trimtab.domain.options import OnRefusal, Options
 from trimtab.domain.policy import Decider, Policy, members
@@ -153,6 +154,17 @@ def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None
         advance_planning(driver, until_s)
         check_conservation(driver.state)
         check_capacity(driver.state)
+
+
+@in_turn(SPECS, ["queued"])
+def test_limits_of_queues_hold_at_every_moment(spec: str, case: str) -> None:
+    c, r, options = CASES[case]()
+    driver = Driver(c, r, options, pair(spec), seed=5, mode="compiled")
+    for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 60):
+        advance_planning(driver, until_s)
+        check_conservation(driver.state)
+        check_tree(driver.state)
+    assert driver.state.tree["preempted"][0] == driver.state.counts["preempted"][0]
 
 
 @covering(3)

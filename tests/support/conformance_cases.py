@@ -12,9 +12,11 @@ import pytest
 from support.builders import cluster, everything_on, requests, with_resources
 from support.engines import engine_cluster, model_type, shared_type, token_requests
 from support.learned import with_weights
+from support.queue_trees import of_tenants, with_queues
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Cancel, OnFailure, OnRefusal, Options
 from trimtab.domain.policy import Decider
+from trimtab.domain.queue_tree import Queue, QueueOrder
 from trimtab.domain.requests import Prefixes, Requests
 from trimtab.policies import names, policy_class
 
@@ -63,7 +65,23 @@ def plain() -> Case:
     return c, requests(c, 600, load=0.9, seed=4, priorities=3, deadline_s=9.0), Options()
 
 
-CASES = {case.__name__: case for case in (stale, fresh, herd, plain)}
+def queued() -> Case:
+    """Everything on, and five tenants in hierarchical queues with limits, guarantees and short notices."""
+    c, r, options = everything_on(seed=3)
+    c, r = with_resources(c), of_tenants(r, np.arange(len(r)) % 5, 5)
+    inner = (
+        Queue("x", 2.0, 0.5, notice_s=0.2, order=QueueOrder.PRIORITY, tenants=("a",)),
+        Queue("y", 1.0, 0.4, limit=0.6, user_limit=0.5, order=QueueOrder.FAIR, tenants=("b", "c")),
+    )
+    queues = [
+        Queue("m", 1.0, 0.6, limit=0.9, notice_s=0.5, children=inner),
+        Queue("n", 3.0, max_running=4, tenants=("d",)),
+        Queue("default", guarantee=0.2, notice_s=0.0),
+    ]
+    return c, r, with_queues(c, r, queues, options)
+
+
+CASES = {case.__name__: case for case in (stale, fresh, herd, plain, queued)}
 
 
 def _on_engines(kinds: list[dict[str, Any]], options: Options, *, shared_blocks: int = 0) -> Case:

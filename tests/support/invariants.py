@@ -27,6 +27,7 @@ def check_all(s: State) -> None:
     check_nodes(s)
     check_slots(s)
     check_queues(s)
+    check_tree(s)
     check_memory(s)
     check_resources(s)
     check_links(s)
@@ -121,6 +122,27 @@ def check_nodes(s: State) -> None:
     np.testing.assert_array_equal(s.nodes["up"], s.hidden["down"] == 0)
 
 
+def check_tree(s: State) -> None:
+    """What hierarchical queues have at nodes and wait for, and their limits."""
+    if len(s.tree) == 0:
+        return
+    leaf, at_nodes = s.leaf_of[s.work["tenant_idx"]], _at_nodes(s, *AT_NODE)
+    held = (s.requests["status"] == Status.HELD) & ~is_run(s)
+    takes = np.column_stack([s.demand[s.work["class_idx"]], np.ones(len(s.work))])
+    for q, queue in enumerate(s.tree):
+        mine = (leaf >= q) & (leaf < queue["end"])
+        assert queue["held"] == (mine & held).sum()
+        assert queue["running"] == (mine & at_nodes).sum() <= queue["max_running"]
+        np.testing.assert_array_equal(s.tree_held[q], takes[mine & at_nodes].sum(axis=0))
+        if queue["running"] > 1:
+            assert (s.tree_held[q] <= s.tree_limit[q] * (1 + 1e-9)).all()
+        assert queue["share"] == (s.tree_held[q] / s.pooled).max()
+        part, most = queue["user_limit"], np.minimum(s.tree_limit[q], s.pooled)
+        for tenant in np.unique(s.work["tenant_idx"][mine & at_nodes]) if part < 1.0 else ():
+            own = mine & at_nodes & (s.work["tenant_idx"] == tenant)
+            assert own.sum() == 1 or (takes[own].sum(axis=0) <= part * most * (1 + 1e-9)).all()
+
+
 def check_slots(s: State) -> None:
     """The first `running` slots of a node hold exactly its running requests, and these know where."""
     for j in range(len(s.nodes)):
@@ -131,12 +153,19 @@ def check_slots(s: State) -> None:
         np.testing.assert_array_equal(s.requests["slot"][held], np.arange(len(held)))
 
 
+def _central_parts(s: State) -> int:
+    """Central queues of each dispatcher."""
+    return int(s.config["lanes"][0] * s.config["sublanes"][0])
+
+
 def check_queues(s: State) -> None:
     n, d = len(s.nodes), len(s.contexts)
     np.testing.assert_array_equal(s.queues["length"][:n], _per_node(s, Status.QUEUED))
     held = np.flatnonzero(s.requests["status"] == Status.HELD)
     expected = np.bincount(requests_of(s, held) % d, minlength=d)
-    np.testing.assert_array_equal(s.queues["length"][n : n + d], expected)
+    parts = _central_parts(s)
+    central = s.queues["length"][n : n + d * parts].reshape(d, parts)
+    np.testing.assert_array_equal(central.sum(axis=1), expected)
     np.testing.assert_array_equal(s.contexts["n_held"], expected)
     check_held_items(s, held)
     tenants, charges = s.work["tenant_idx"][held], s.work["cost"][held]
@@ -214,9 +243,8 @@ def check_links(s: State) -> None:
         j = s.requests["node_idx"][r]
         on_link[s.nodes["zone_idx"][j] if s.requests["hop"][r] == 1 else n_zones + j] += 1
     np.testing.assert_array_equal(s.link_active, on_link)
-    np.testing.assert_array_equal(
-        s.queues["length"][len(s.nodes) + len(s.contexts) :][: len(on_link)], on_link
-    )
+    first = len(s.nodes) + len(s.contexts) * _central_parts(s)
+    np.testing.assert_array_equal(s.queues["length"][first:][: len(on_link)], on_link)
     np.testing.assert_array_equal(s.links["due"] >= 0, on_link > 0)
 
 

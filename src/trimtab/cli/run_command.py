@@ -96,10 +96,12 @@ def _run(scenario: Scenario, policy: str, seed: int, host: Host, speed: float, *
 
 
 def _print_run(done: Run, *, quiet: bool) -> None:
-    from trimtab.report.terminal_tables import run_table
+    from trimtab.report.terminal_tables import queue_table, run_table
 
     title = f"{done.policy} on {done.scenario.name}, seed {done.seed}, load {done.inputs.offered_load:.3g}"
     show(run_table(title, done.metrics, None if done.bound is None else done.bound.mean_s))
+    if done.queue_summaries:
+        show(queue_table(done.queue_summaries))
     for text in done.notes():
         note(f"note: {text}", quiet=quiet)
 

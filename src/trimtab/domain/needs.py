@@ -109,6 +109,7 @@ class Need(StrEnum):
         "the dominant share that the requests of each of several tenants hold at nodes now",
         "virtual_counter",
     )
+    QUEUES = "queues", "a tree of hierarchical queues that tenants belong to", "virtual_counter"
     FULL_SPEED = (
         "full speed",
         "a node serves each request at full speed, however many of its slots are taken",

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.queue_tree import QueueTree
 from trimtab.domain.view import UNLIMITED
 
 
@@ -39,6 +40,15 @@ class Eviction(IntEnum):
     LRU = 0  # the least recently used
     GREEDY_DUAL_SIZE = 1  # the one of least load seconds per GiB, aged by use
     PLAN_PINNED = 2  # as LRU; and a node refuses requests that do not fit beside the items kept by the plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queues:
+    """Hierarchical queues of tenants. Their resources are those of the cluster, then slots."""
+
+    tree: QueueTree
+    leaf_row: NDArray[np.int64]  # [tenants] row of the leaf of each
+    is_firm: NDArray[np.bool_] | None = None  # [classes] whose requests are never taken back; None = of none
 
 
 FAULT = np.dtype(
@@ -89,3 +99,4 @@ class Options:
     stage_results_gib: float = 0.0  # outputs of deterministic stages that are kept; 0 = none
     fast_forward: bool = True  # engines: one event for iterations between which nothing changes
     eviction: Eviction = Eviction.LRU
+    queues: Queues | None = None  # None = tenants compete directly, without limits

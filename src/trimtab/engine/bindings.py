@@ -14,6 +14,7 @@ from trimtab.compiled.kernel import helper
 from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
 from trimtab.engine.nodes import accepts
+from trimtab.engine.shares import has_tree, is_within_limits
 from trimtab.engine.state import State
 
 _HELD = int(Status.HELD)
@@ -41,6 +42,8 @@ def next_bound(s: State, plan: Plan, now_s: float) -> int:
     for i in range(len(binding.serial)):
         r, j = binding.row_idx[i], binding.node_idx[i]
         if r < 0 or now_s > binding.expires_s[i] or nodes.in_flight[j] >= nodes.slots[j]:
+            continue
+        if has_tree(s) and not is_within_limits(s, r):
             continue
         if s.requests.status[r] == _HELD and s.work.serial[r] == binding.serial[i] and accepts(s, r, j):
             return i

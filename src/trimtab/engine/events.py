@@ -6,9 +6,21 @@ from trimtab.compiled.kernel import helper
 from trimtab.engine.state import State
 
 # At equal times events are taken in this order.
-STEP, COMPLETION, LOSS, SWITCH, TRANSFER, FAILURE, REPAIR, TELEMETRY, PLAN, CANCELLATION, WINDOW, ARRIVAL = (
-    range(12)
-)
+(
+    STEP,
+    COMPLETION,
+    LOSS,
+    SWITCH,
+    TRANSFER,
+    FAILURE,
+    REPAIR,
+    TELEMETRY,
+    PLAN,
+    CANCELLATION,
+    WINDOW,
+    ARRIVAL,
+    PREEMPTION,
+) = range(13)
 
 # An event's key: kind, then serial, then version, so that keys order as the three do.
 SERIAL_BITS, VERSION_BITS = 30, 26
@@ -23,7 +35,7 @@ def kind_of(key: int) -> int:
 
 @helper(inline=True)
 def serial_of(key: int) -> int:
-    """Serial of an event's object: a request, a node with an engine, a fault process or a sample."""
+    """Serial of an event's object: a request, a node with an engine, a fault process, a sample or a queue."""
     return (key >> VERSION_BITS) & ((1 << SERIAL_BITS) - 1)
 
 

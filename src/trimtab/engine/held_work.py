@@ -20,10 +20,29 @@ from trimtab.engine.events import CANCELLATION, push_event
 from trimtab.engine.faults import end
 from trimtab.engine.nodes import accepts, queue_key, send
 from trimtab.engine.prefix_cache import has_prefixes, show_prefixes
-from trimtab.engine.queues import comes_before, drop_first_of, enqueue, first_of, put_back, take_out
+from trimtab.engine.queues import (
+    central_queue,
+    comes_before,
+    drop_first_of,
+    enqueue,
+    first_of,
+    lane_of,
+    put_back,
+    take_out,
+)
 from trimtab.engine.runs import show_job
+from trimtab.engine.shares import (
+    compare,
+    goes_by_priority,
+    has_tree,
+    is_earlier,
+    is_owed,
+    is_within_limits,
+    look_at_held,
+    update_shares,
+)
 from trimtab.engine.stage_inputs import show_inputs
-from trimtab.engine.state import AVOIDED, BY_CLASS, BY_TENANT, State
+from trimtab.engine.state import AVOIDED, TREE_SHARES, State
 from trimtab.engine.telemetry import clear_changes, dispatcher_of, has_free_slot, note_change
 from trimtab.engine.virtual_counters import note_tenant_held, note_tenant_unheld
 
@@ -36,24 +55,6 @@ _HELD, _REJECTED = int(Status.HELD), int(Status.REJECTED)
 _REFUSED, _QUEUE_FULL = int(Reason.REFUSED), int(Reason.QUEUE_FULL)
 
 
-@helper(inline=True)
-def _lane_of(s: State, r: int) -> int:
-    """The central lane of request r: there is one lane per dispatcher, or one per dispatcher and class."""
-    lanes = s.config.lanes[0]
-    return dispatcher_of(s, r) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
-
-
-@helper(inline=True)
-def _central(s: State, r: int) -> int:
-    """The central queue of request r: its lane's, or of its class or tenant in this lane."""
-    part = 0
-    if s.config.lane_by[0] == BY_TENANT:
-        part = s.work.tenant_idx[r]
-    elif s.config.lane_by[0] == BY_CLASS and s.config.sublanes[0] > 1:
-        part = s.work.class_idx[r]
-    return len(s.nodes.up) + _lane_of(s, r) * s.config.sublanes[0] + part
-
-
 @helper
 def reject(s: State, r: int, reason: int, now_s: float) -> None:
     """End request r, refused for a Reason."""
@@ -63,7 +64,7 @@ def reject(s: State, r: int, reason: int, now_s: float) -> None:
 @helper
 def unlink(s: State, r: int) -> None:
     """Held request r is over. Its queue forgets it once it comes to its turn."""
-    s.queues.length[_central(s, r)] -= 1
+    s.queues.length[central_queue(s, r)] -= 1
     s.requests.stale_link[r] = 1
     note_unheld(s, r)
 
@@ -122,7 +123,7 @@ def hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
     if s.counts.offers_due[0] == 1 and s.requests.status[r] == _HELD:
         _skip(s, r)
         # If no node takes the best of the compared requests, no node takes another.
-        s.failed_offers[_lane_of(s, r)] += max(1, s.config.compares[0])
+        s.failed_offers[lane_of(s, r)] += max(1, s.config.compares[0])
     elif s.contexts.n_held[d] >= s.config.held_max[0]:
         reject(s, r, _QUEUE_FULL, now_s)
     else:
@@ -134,7 +135,7 @@ def hold(s: State, plan: Plan, order: Any, r: int, now_s: float) -> None:
             _count_items(s, r, d, 1)
         note_tenant_held(s, r)
         _note_held_row(s, r)
-        enqueue(s, _central(s, r), r)
+        enqueue(s, central_queue(s, r), r)
         if s.config.deadlines_while_held[0] == 1:
             await_deadline(s, r, now_s)
 
@@ -158,7 +159,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     if s.config.external[0] == 1:
         _skip(s, r)
         if _any_accepts(s, r, True):
-            s.failed_offers[_lane_of(s, r)] += 1
+            s.failed_offers[lane_of(s, r)] += 1
             if s.counts.best[0] == 0:
                 s.counts.best[0], s.counts.best_key[0] = r + 1, s.counts.offer_key[0]
         return True
@@ -174,7 +175,7 @@ def _compare(s: State, plan: Plan, dispatch: Any, r: int, now_s: float) -> bool:
     if is_compared:
         _skip(s, r)
         if count > 0:  # else no free node suits the request, so it does not count as compared
-            s.failed_offers[_lane_of(s, r)] += 1
+            s.failed_offers[lane_of(s, r)] += 1
         _note_if_best(s, r, count)
     if s.config.placement_terms[0] == 1:
         set_avoided(s, r, 1)
@@ -201,9 +202,13 @@ def _note_if_best(s: State, r: int, count: int) -> None:
 def central_key(s: State, plan: Plan, order: Any, r: int, now_s: float) -> float:
     """Key of request r in a central queue. Background work comes last.
 
-    The lane of a class or tenant is served first come first served.
+    The lane of a class or tenant is served first come first served; that of a tenant whose queue goes by
+    priority, by priority first.
     """
-    key = queue_key(s, plan, order, r, now_s) if s.config.lane_by[0] == 0 else 0.0
+    if s.config.lane_by[0] == 0:
+        key = queue_key(s, plan, order, r, now_s)
+    else:
+        key = -float(s.work.priority[r]) if goes_by_priority(s, r) else 0.0
     return _behind(s, r, key)
 
 
@@ -295,8 +300,8 @@ def _end_pass(s: State) -> None:
     """Put passed-over requests back with their old keys: before all requests that were not offered."""
     for i in range(s.counts.n_passed_over[0] - 1, -1, -1):
         r = s.passed_over[i]
-        s.failed_offers[_lane_of(s, r)] = 0
-        put_back(s, _central(s, r), r)
+        s.failed_offers[lane_of(s, r)] = 0
+        put_back(s, central_queue(s, r), r)
     s.counts.n_passed_over[0] = 0
 
 
@@ -326,7 +331,7 @@ def _take_best(s: State) -> int:
     r = s.counts.best[0] - 1
     s.counts.best[0] = 0
     if r >= 0:
-        take_out(s, _central(s, r), r)
+        take_out(s, central_queue(s, r), r)
     return int(r)
 
 
@@ -367,6 +372,60 @@ def _first_by_present_key(s: State, plan: Plan, order: Any, d: int, now_s: float
     return best
 
 
+@helper
+def _is_first_in_tree(s: State, a: int, b: int) -> bool:
+    """Whether held request a goes before b in the tree of queues. Background work comes last."""
+    is_later = s.work.priority[a] <= BACKGROUND
+    if is_later != (s.work.priority[b] <= BACKGROUND):
+        return not is_later
+    order = compare(s, a, b)
+    return bool(order < 0 or (order == 0 and is_earlier(s, a, b)))
+
+
+@helper
+def _first_within_limits(s: State, plan: Plan, order: Any, d: int, now_s: float) -> int:
+    """As `_first_held`, where tenants belong to hierarchical queues.
+
+    Requests above a limit are passed over. Those that a guarantee would take come first, whatever the order.
+    """
+    best, best_key, best_is_owed, parts = -1, 0.0, False, s.config.sublanes[0]
+    by_tree = s.config.virtual_counters[0] == TREE_SHARES
+    if by_tree:
+        look_at_held(s)
+        update_shares(s)
+    for lane in range(d * s.config.lanes[0], (d + 1) * s.config.lanes[0]):
+        for part in range(parts if _is_open(s, lane) else 0):
+            r = first_of(s, len(s.nodes.up) + lane * parts + part)
+            if r < 0 or not is_within_limits(s, r):
+                continue
+            key, is_first = s.requests.key[r], best < 0
+            if s.config.lane_by[0] != 0 and not by_tree:
+                key = _behind(s, r, queue_key(s, plan, order, r, now_s))
+            owed = not by_tree and is_owed(s, r)
+            if best >= 0 and by_tree:
+                is_first = _is_first_in_tree(s, r, best)
+            elif best >= 0 and owed != best_is_owed:
+                is_first = owed
+            elif best >= 0:
+                is_earlier_one = s.work.serial[r] < s.work.serial[best]
+                is_first = key < best_key or (key == best_key and is_earlier_one)
+            if is_first:
+                best, best_key, best_is_owed = r, key, owed
+    if by_tree:
+        best_key = _rank_in_pass(s, best)
+    s.counts.offer_key[0] = best_key
+    return best
+
+
+@helper
+def _rank_in_pass(s: State, r: int) -> float:
+    """How many times a request offered in this pass came strictly before the next, up to held request r."""
+    count = s.counts.n_passed_over[0]
+    if count == 0 or r < 0:
+        return 0.0
+    return s.counts.offer_key[0] + (1.0 if compare(s, s.passed_over[count - 1], r) < 0 else 0.0)
+
+
 @helper(inline=True)
 def _is_outranked(s: State) -> bool:
     """Whether the request on offer, and so all after it, comes behind the best of the compared ones.
@@ -393,7 +452,7 @@ def _has_grown(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
     if key <= s.requests.key[r]:
         return False
     s.requests.key[r] = key
-    enqueue(s, _central(s, r), r)
+    enqueue(s, central_queue(s, r), r)
     return True
 
 
@@ -407,7 +466,7 @@ def next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) ->
     i = next_bound(s, plan, now_s) if counts.n_passed_over[0] == 0 else -1
     if i >= 0:
         r = plan.binding.row_idx[i]
-        take_out(s, _central(s, r), r)
+        take_out(s, central_queue(s, r), r)
         counts.bound[0] = plan.binding.node_idx[i] + 1
         return int(r)
     if compares and counts.n_passed_over[0] == 0 and not _is_slot_free(s):
@@ -415,12 +474,14 @@ def next_offer(s: State, plan: Plan, dispatch: Any, order: Any, now_s: float) ->
     while counts.offering[0] < s.config.dispatchers[0]:
         if counts.awaited[0] == ASKED_ABOUT_HELD:
             r = -1  # the host has answered
+        elif has_tree(s):
+            r = _first_within_limits(s, plan, order, counts.offering[0], now_s)
         elif s.config.lane_by[0] == 0:
             r = _first_held(s, counts.offering[0])
         else:
             r = _first_by_present_key(s, plan, order, counts.offering[0], now_s)
         if r >= 0 and not _is_outranked(s):
-            drop_first_of(s, _central(s, r), r)
+            drop_first_of(s, central_queue(s, r), r)
             if _may_grow(s) and _has_grown(s, plan, order, r, now_s):
                 continue
             if compares and _compare(s, plan, dispatch, r, now_s):

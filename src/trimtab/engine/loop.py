@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
 from trimtab.domain.requests import Reason, Status
-from trimtab.domain.view import Plan
+from trimtab.domain.view import PINNED_RUNNING, Plan
 from trimtab.engine.batches import drop_follower, forget_waiting, leave_batch
 from trimtab.engine.decision_trace import note_decision
 from trimtab.engine.events import (
@@ -23,6 +23,7 @@ from trimtab.engine.events import (
     FAILURE,
     LOSS,
     PLAN,
+    PREEMPTION,
     REPAIR,
     SERIAL_BITS,
     STEP,
@@ -70,6 +71,7 @@ from trimtab.engine.nodes import (
     withdraw,
 )
 from trimtab.engine.placement import take_placement
+from trimtab.engine.queue_preemption import note_short, preempt
 from trimtab.engine.residency import release
 from trimtab.engine.result_cache import answer, has_results, keep_result
 from trimtab.engine.runs import (
@@ -89,6 +91,7 @@ from trimtab.engine.runs import (
     note_row_done,
 )
 from trimtab.engine.service import BEGIN, END, LEAVE, NEXT_ENDED, ask, is_engine
+from trimtab.engine.shares import has_tree, is_within_limits
 from trimtab.engine.slots import begin_row
 from trimtab.engine.stage_inputs import note_fetched
 from trimtab.engine.state import AVOIDED, State
@@ -349,6 +352,8 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
         _on_loss(s, plan, i, key & (VERSIONS - 1), now_s)
     elif kind == SWITCH:
         _on_switch(s, i, now_s)
+    elif kind == PREEMPTION:
+        return int(preempt(s, plan, i, key & (VERSIONS - 1), now_s))
     elif s.requests.status[i] == _RETRYING or (
         s.requests.status[i] == _PENDING and _begins(s, plan, i, now_s)
     ):
@@ -413,6 +418,18 @@ def _is_dispatched(s: State, r: int, now_s: float) -> bool:
     return False
 
 
+@helper
+def _may_be_sent(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool:
+    """Whether the queues of request r are within their limits. If not, it is held."""
+    if s.work.pinned[r] == PINNED_RUNNING or is_within_limits(s, r):
+        return True
+    s.counts.bound[0] = 0
+    hold(s, plan, order, r, now_s)
+    if s.config.guarantees[0] == 1 and s.counts.offers_due[0] == 0:
+        note_short(s, now_s)
+    return False
+
+
 @helper(inline=True)
 def _is_void(s: State, key: int) -> bool:
     """Whether an event is outdated: its request has a newer version."""
@@ -466,6 +483,11 @@ def _has_room(s: State, key: int) -> bool:
     if kind_of(key) == FAILURE:
         in_flight = s.nodes.in_flight[s.faults.node_idx[serial_of(key)]]
         free -= (2 + s.config.run_margin[0]) * in_flight  # a batch may pass its slot on
+    elif kind_of(key) == PREEMPTION:
+        most = 0
+        for j in range(len(s.nodes.up)):
+            most = max(most, s.nodes.in_flight[j])
+        free -= (2 + s.config.run_margin[0]) * most
     elif kind_of(key) == STEP and s.config.engines[0] == 1:
         free -= (2 + s.config.run_margin[0]) * s.nodes.running[serial_of(key)]
     elif kind_of(key) == COMPLETION and s.config.batches[0] == 1 and s.config.runs[0] == 1:
@@ -529,6 +551,8 @@ def advance(
             if r < 0:
                 counts.offers_due[0] = 0
                 counts.offering[0] = 0
+                if s.config.guarantees[0] == 1:
+                    note_short(s, now_s)
                 continue
         else:
             if _is_over(s):
@@ -587,6 +611,8 @@ def advance(
         else:
             if s.config.runs[0] == 1 and not _is_decided_now(s, plan, order, r, now_s):
                 continue
+            if has_tree(s) and not _may_be_sent(s, plan, order, r, now_s):
+                continue
             if s.config.placement_terms[0] == 1:
                 set_avoided(s, r, -1)
             if s.config.shadows[0] == 1 and s.requests.attempt[r] == 0:
@@ -613,3 +639,5 @@ def advance(
         if not is_decision:
             counts.answer[0] = count
             return RAISED if count == CALL_RAISED else BAD_DECISION
+        if s.config.guarantees[0] == 1 and counts.offers_due[0] == 0:
+            note_short(s, now_s)

@@ -40,11 +40,13 @@ from trimtab.engine.state import (
     LINK,
     POOL,
     QUEUE,
+    QUEUE_NODE,
     REQUEST,
     SEQUENCE,
     SHARES_HELD,
     SHARES_SERVED,
     SIMULATED,
+    TREE_SHARES,
     HostMode,
     State,
     n_wanted,
@@ -95,16 +97,22 @@ def _config_array(
         config[field.name] = getattr(host, field.name)
     config["use_from_outside"] |= not options.are_resources_bounds
     config["lanes"] = _n_lanes(options, cluster)
-    config["virtual_counters"] = _counter_kind(members(decider.order))
+    config["virtual_counters"] = _counter_kind(members(decider.order), options)
     config["lane_by"] = _lane_by(decider)
-    config["sublanes"] = _n_sublanes(config, cluster, n_tenants)
+    config["class_lanes"], config["tenant_lanes"] = _lanes_in_lane(config, cluster, options, n_tenants)
+    config["sublanes"] = config["class_lanes"] * config["tenant_lanes"]
     config["loads_ahead"] = _loads_ahead(decider.dispatch, cluster, host)
     most = 0 if cluster.engines is None else int(cluster.engines.types["batch_max"].max())
     config["margin"], config["n_zones"] = 8 + 2 * max(most, int(cluster.slots.max())), len(cluster.zone_names)
+    if options.queues is not None:
+        config["margin"] += len(options.queues.tree.paths)
+        config["guarantees"] = bool(options.queues.tree.guarantee[1:].any())
     return config
 
 
-def _counter_kind(orders: tuple[Policy, ...]) -> int:
+def _counter_kind(orders: tuple[Policy, ...], options: Options) -> int:
+    if options.queues is not None and any(Need.QUEUES in order.needs for order in orders):
+        return TREE_SHARES
     if any(Need.SHARES_HELD in order.needs for order in orders):
         return SHARES_HELD
     if not any(Need.VIRTUAL_COUNTERS in order.needs for order in orders):
@@ -123,10 +131,11 @@ def _lane_by(decider: Decider) -> int:
     return {"": 0, "class": BY_CLASS, "tenant": BY_TENANT}[kinds.pop()]
 
 
-def _n_sublanes(config: np.ndarray, cluster: Cluster, n_tenants: int) -> int:
-    if config["lane_by"][0] == BY_TENANT:
-        return n_tenants
-    return len(cluster.class_names) if config["lane_by"][0] == BY_CLASS and config["lanes"][0] == 1 else 1
+def _lanes_in_lane(config: np.ndarray, cluster: Cluster, options: Options, n_tenants: int) -> tuple[int, int]:
+    """By how many classes and how many tenants each lane is divided."""
+    by_class = config["lane_by"][0] == BY_CLASS and config["lanes"][0] == 1
+    by_tenant = config["lane_by"][0] == BY_TENANT or options.queues is not None
+    return len(cluster.class_names) if by_class else 1, n_tenants if by_tenant else 1
 
 
 def _loads_ahead(policy: Policy, cluster: Cluster, host: HostMode) -> bool:
@@ -194,11 +203,12 @@ def in_steps(amounts: np.ndarray) -> np.ndarray:
     return np.floor(amounts / RESOURCE_STEP) * RESOURCE_STEP
 
 
-def _pooled(cluster: Cluster, capacity: np.ndarray) -> np.ndarray:
+def pooled(cluster: Cluster) -> np.ndarray:
     """The total of each resource over all nodes, and of their slots, [resources + 1].
 
     A resource that no node has counts as 1, so that no share of it is undefined.
     """
+    _, capacity = _resources(cluster)
     total = np.append(capacity.sum(axis=0), float(cluster.slots.sum()))
     return np.where(total > 0.0, total, 1.0)
 
@@ -206,6 +216,32 @@ def _pooled(cluster: Cluster, capacity: np.ndarray) -> np.ndarray:
 def _tenant_weight(requests: Requests) -> np.ndarray:
     given = requests.tenant_weight
     return np.ones(len(requests.tenant_names)) if given is None else _numbers(given)
+
+
+def queue_arrays(options: Options, there: np.ndarray, n_tenants: int) -> dict[str, np.ndarray]:
+    """The arrays of hierarchical queues that do not begin as zeros; empty without queues.
+
+    A limit of all that there is bounds nothing: requests may then wait at nodes as without queues.
+    """
+    queues, shares = options.queues, len(there)
+    if queues is None:
+        empty = {name: np.zeros((0, shares)) for name in ("tree_guarantee", "tree_limit")}
+        return empty | {"tree": np.zeros(0, QUEUE_NODE), "leaf_of": np.zeros(0, "i4")}
+    tree = queues.tree
+    rows = zeros(QUEUE_NODE, [len(tree.paths)])
+    rows["parent"], rows["end"], rows["weight"] = tree.shape.parent, tree.shape.end, tree.shape.weight
+    rows["notice_s"], rows["user_limit"], rows["order"] = tree.notice_s, tree.user_limit, tree.order
+    rows["max_running"], rows["short_since_s"] = tree.most_running, np.inf
+    amounts = tree.amounts(there)
+    leaf_of = np.zeros(n_tenants, "i4")
+    leaf_of[: len(queues.leaf_row)] = queues.leaf_row
+    is_all = amounts.limit >= there * (1.0 - 1e-9)
+    return {
+        "tree": rows,
+        "leaf_of": leaf_of,
+        "tree_guarantee": _numbers(amounts.guarantee),
+        "tree_limit": _numbers(np.where(is_all, np.inf, amounts.limit)),
+    }
 
 
 def memory_of(policy: Policy, cluster: Cluster) -> Memory:
@@ -252,6 +288,7 @@ def new_state(
     given["changed"] = np.zeros((len(policies), cluster.n_nodes), "i4")
     reads_prefix = any(Need.PREFIX in p.all_needs for p in {id(p): p for p in policies}.values())
     given["tenant_weight"] = _tenant_weight(requests)
+    given |= queue_arrays(options, given["pooled"], len(requests.tenant_names))
     given["itl_edge_s"] = ITL_EDGES_S
     given["use_reported_s"] = np.full(cluster.n_nodes, np.inf)
     given["report_noise_frac"] = _numbers(
@@ -274,6 +311,8 @@ def new_state(
     if host.rows_reused:
         state.avoid[...] = -1
         state.decision_trace[...] = -1
+    if options.queues is not None and options.queues.is_firm is not None:
+        state.class_is_firm[: len(options.queues.is_firm)] = options.queues.is_firm
     state.contexts["n_wanted"] = n_wanted(state, state.work)
     state.counts["work"] = 0 if host.completions_from_outside else len(requests)
     return state
@@ -294,7 +333,7 @@ def _cluster_arrays(cluster: Cluster) -> dict[str, Any]:
         "links": _link_array(cluster),
         "demand": demand,
         "capacity": capacity,
-        "pooled": _pooled(cluster, capacity),
+        "pooled": pooled(cluster),
     }
 
 
@@ -481,6 +520,8 @@ def _lengths(
         "all_resources": given["used"].size,
         "links": len(given["links"]),
         "tenants": len(requests.tenant_names),
+        "tree_queues": len(given["tree"]),
+        "tree_rows": rows if len(given["tree"]) else 0,
         "classes": len(cluster.class_names),
         "shares": len(given["pooled"]),
         "event_room": (n_slots + len(given["batch_rows"])) * 2 + 4 * len(given["faults"]) + 1024,

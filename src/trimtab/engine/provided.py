@@ -34,6 +34,7 @@ SIMULATOR: Final = Host(
         Need.VIRTUAL_COUNTERS: "`workload.tenants`, several",
         Need.DOMINANT_SHARES: "`resources` of node types and `demand` of classes",
         Need.SHARES_HELD: "`workload.tenants`, several",
+        Need.QUEUES: "`queues`",
         Need.FULL_SPEED: (
             "node types that serve a request a slot: `service: {kind: llm}` and `kind: table` serve each "
             "slower the more there are, so a policy that packs fills one node while others idle"
@@ -79,6 +80,7 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
         Need.VIRTUAL_COUNTERS: len(requests.tenant_names) > 1,
         Need.DOMINANT_SHARES: has_demand,
         Need.SHARES_HELD: len(requests.tenant_names) > 1,
+        Need.QUEUES: options.queues is not None,
         Need.FULL_SPEED: _is_full_speed(cluster),
         Need.CENTRAL_QUEUE: np.any(cluster.queue_max < UNLIMITED),
         Need.CHAINS: chains is not None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from trimtab.compiled.kernel import helper
 from trimtab.domain.requests import Status
 from trimtab.engine.state import State
+from trimtab.engine.telemetry import dispatcher_of
 
 _ENDED = int(Status.FINISHED)
 
@@ -19,6 +20,22 @@ _ENDED = int(Status.FINISHED)
 def n_central(s: State) -> int:
     """Number of central queues. They follow the queues of the nodes."""
     return s.config.dispatchers[0] * s.config.lanes[0] * s.config.sublanes[0]
+
+
+@helper(inline=True)
+def central_queue(s: State, r: int) -> int:
+    """The central queue of request r: its lane's, or of its class or tenant in this lane."""
+    part = s.work.class_idx[r] if s.config.class_lanes[0] > 1 else 0
+    if s.config.tenant_lanes[0] > 1:
+        part = part * s.config.tenant_lanes[0] + s.work.tenant_idx[r]
+    return len(s.nodes.up) + lane_of(s, r) * s.config.sublanes[0] + part
+
+
+@helper(inline=True)
+def lane_of(s: State, r: int) -> int:
+    """The central lane of request r: there is one lane per dispatcher, or one per dispatcher and class."""
+    lanes = s.config.lanes[0]
+    return dispatcher_of(s, r) * lanes + (s.work.class_idx[r] if lanes > 1 else 0)
 
 
 @helper(inline=True)

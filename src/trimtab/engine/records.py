@@ -17,6 +17,7 @@ from trimtab.engine.driver import Driver
 from trimtab.engine.service import settle_engines
 from trimtab.metrics import (
     NodeRecords,
+    QueueRecords,
     Records,
     RequestRecords,
     ResourceRecords,
@@ -59,8 +60,27 @@ def records_of(
         stages=None if requests.chains is None else stage_records(driver, cluster, requests.chains),
         tokens=_token_records(driver, cluster, end_s),
         token_slos=token_slos,
+        queues=_queue_records(driver, end_s),
         resources=_resource_records(driver, cluster, end_s),
         switches=tuple((at_s, _candidate(driver.policy, k)) for at_s, k in driver.switches),
+    )
+
+
+def _queue_records(driver: Driver, end_s: float) -> QueueRecords | None:
+    state, queues = driver.state, driver.options.queues
+    if queues is None:
+        return None
+    tree, short = state.tree, state.tree["short_since_s"]
+    return QueueRecords(
+        paths=queues.tree.paths,
+        end=tree["end"],
+        leaf_of=state.leaf_of,
+        guarantee_frac=(state.tree_guarantee / state.pooled).max(axis=1),
+        limit_frac=np.minimum(state.tree_limit / state.pooled, 1.0).min(axis=1),
+        share_s=tree["share_s"] + tree["share"] * np.maximum(0.0, end_s - tree["since_s"]),
+        short_s=tree["short_s"] + np.where(np.isfinite(short), np.maximum(0.0, end_s - short), 0.0),
+        preempted=tree["preempted"],
+        lost_s=tree["lost_s"],
     )
 
 

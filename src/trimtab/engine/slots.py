@@ -49,6 +49,8 @@ def begin_row(s: State, r: int) -> None:
     s.requests.reason[r] = 0
     s.requests.node_idx[r] = -1
     s.truth.units[r] = s.work.units[r]
+    if len(s.preemptions.times) > 0:
+        s.preemptions.is_firm[r] = s.preemptions.times[r] = 0
     if s.work.estimate_s[r] == UNESTIMATED:
         best_s = best_estimate_s(s, r)
         s.work.estimate_s[r] = best_s if best_s < np.inf else SOME_S

@@ -179,7 +179,42 @@ LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
 OWN = np.dtype([("outstanding_s", "f8"), ("tokens", "f8"), ("in_flight", "i8")], align=True)
 
-COSTS, SHARES_SERVED, SHARES_HELD = 1, 2, 3  # CONFIG.virtual_counters
+QUEUE_NODE = np.dtype(
+    [
+        ("weight", "f8"),
+        ("notice_s", "f8"),  # inf = it never preempts
+        ("user_limit", "f8"),  # part of the limit of a leaf that one tenant may have
+        ("max_running", "i8"),
+        ("parent", "i4"),  # -1 = the root
+        ("end", "i4"),  # one past its last descendant
+        ("order", "i4"),  # of a leaf: QueueOrder
+        ("version", "i4"),  # of its PREEMPTION event
+        ("running", "i8"),  # requests at nodes, of all its tenants
+        ("held", "i8"),  # requests in central queues
+        ("first_serial", "i8"),  # of the held requests that may be sent
+        ("is_short", "i8"),  # 1 = its guarantee would take one of these
+        ("short_since_s", "f8"),  # inf = it is not short
+        ("short_s", "f8"),  # time that it was short, up to `short_since_s`
+        ("share", "f8"),  # dominant share of what it holds
+        ("share_s", "f8"),  # integral of `share`, up to `since_s`
+        ("since_s", "f8"),
+        ("compared", "f8"),  # share by weight, as its siblings are compared
+        ("preempted", "i8"),  # requests taken back from it
+        ("lost_s", "f8"),  # slot-seconds that these had held
+    ],
+    align=True,
+)
+PREEMPTED = np.dtype(
+    [
+        ("lost_s", "f8"),  # slot-seconds of attempts that were taken back
+        ("times", "i4"),
+        ("is_firm", "u1"),  # 1 = it is not taken back: its host has begun to answer
+        ("is_chosen", "u1"),  # 1 = it is counted as gone, while a queue looks for room
+    ],
+    align=True,
+)
+
+COSTS, SHARES_SERVED, SHARES_HELD, TREE_SHARES = 1, 2, 3, 4  # CONFIG.virtual_counters
 BY_CLASS, BY_TENANT = 1, 2  # CONFIG.lane_by
 
 CONFIG = np.dtype(
@@ -197,14 +232,20 @@ CONFIG = np.dtype(
         ("order_first", "i8"),  # 1 = the order is another policy's: scores decide only between equal keys
         ("lanes", "i8"),  # per dispatcher: 1, or one per class
         ("lane_by", "i8"),  # what the order divides each lane by: BY_CLASS, BY_TENANT or 0
-        ("sublanes", "i8"),  # per lane: 1, or one per class or tenant
+        ("class_lanes", "i8"),  # of each lane: 1, or one per class
+        ("tenant_lanes", "i8"),  # of each of these: 1, or one per tenant
+        ("sublanes", "i8"),  # per lane: the product of both
         ("cancel", "i8"),
         ("resume", "i8"),
         ("max_retries", "i8"),
         *((field.name, "i8") for field in fields(HostMode)),
         ("shadows", "i8"),  # 1 = a shadow policy also answers
         ("external", "i8"),  # 1 = the policy has no `dispatch`: the host decides
-        ("virtual_counters", "i8"),  # that the order reads: COSTS, SHARES_SERVED, SHARES_HELD; 0 = none
+        (
+            "virtual_counters",
+            "i8",
+        ),  # that the order reads: COSTS, SHARES_SERVED, …; 0 = none
+        ("guarantees", "i8"),  # 1 = some queue has a guarantee
         ("token_caps", "i8"),  # 1 = nodes have bounds on tokens in flight
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("run_margin", "i8"),  # of it, what the end of a stage may need
@@ -283,7 +324,9 @@ COUNTS = np.dtype(
         ("pending_wakeups", "i8"),  # future deadlines and repairs of failed nodes
         ("steps", "i8"),
         ("iterations", "i8"),  # of engines
-        ("preemptions", "i8"),
+        ("preemptions", "i8"),  # by engines
+        ("preempted", "i8"),  # requests taken back for guarantees of queues
+        ("taken_back", "i8"),  # of these, not yet reported to a live host
         ("deciding", "i8"),  # request of the present decision
         ("answer", "i8"),  # the policy's last invalid answer, or the host's
     ],
@@ -330,7 +373,17 @@ class State(NamedTuple):
     pooled: Annotated[Any, array("f8", "shares")]  # of each resource, on all nodes; at the end their slots
     at_nodes: Annotated[
         Any, array("i8", "tenants", "classes")
-    ]  # requests sent to nodes, if an order reads it
+    ]  # requests sent to nodes, if an order or a limit reads it
+    tree: Annotated[Any, array(QUEUE_NODE, "tree_queues")]  # hierarchical queues, in preorder
+    leaf_of: Annotated[Any, array("i4", "tree_tenants")]  # row of each tenant's leaf
+    tree_guarantee: Annotated[Any, array("f8", "tree_queues", "shares")]
+    tree_limit: Annotated[Any, array("f8", "tree_queues", "shares")]
+    tree_at_nodes: Annotated[Any, array("i8", "tree_queues", "classes")]  # requests sent to nodes
+    tree_held: Annotated[Any, array("f8", "tree_queues", "shares")]  # what these take
+    tree_scaled: Annotated[Any, array("f8", "tree_queues", "shares")]  # the same, scaled
+    preemptions: Annotated[Any, array(PREEMPTED, "tree_rows")]
+    class_is_firm: Annotated[Any, array("u1", "classes")]  # 1 = its requests are not taken back
+    taken_back: Annotated[Any, array("i8", "started_rows")]  # live: taken back and not yet reported
     held_of: Annotated[Any, array("i8", "tenants")]  # requests of each in the central queues
     held_cost: Annotated[Any, array("f8", "tenants")]  # and their cost
     failed_offers: Annotated[Any, array("i8", "lanes")]  # failed offers of the lane in this pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.compiled.kernel import helper
-from trimtab.engine.state import COSTS, SHARES_HELD, SHARES_SERVED, State
+from trimtab.engine.shares import count_at_nodes, count_held, has_tree, share_of, top_share
+from trimtab.engine.state import COSTS, SHARES_HELD, SHARES_SERVED, TREE_SHARES, State
 
 
 @helper
@@ -15,7 +16,7 @@ def lift_virtual_counter(s: State, t: int) -> None:
     Virtual token counter: Sheng et al., "Fairness in serving large language models", OSDI 2024, algorithm 2,
     lines 7–13. A request that is never held counts as having left the queue on arrival.
     """
-    if s.held_of[t] > 0 or s.config.virtual_counters[0] == SHARES_HELD:
+    if s.held_of[t] > 0 or s.config.virtual_counters[0] >= SHARES_HELD:
         return
     least, any_held = np.inf, False
     for other in range(len(s.held_of)):
@@ -29,25 +30,21 @@ def lift_virtual_counter(s: State, t: int) -> None:
 @helper(inline=True)
 def counter_of(s: State, t: int) -> float:
     """The virtual counter of tenant t, as an order reads it."""
-    if s.config.virtual_counters[0] != SHARES_HELD:
+    kind = s.config.virtual_counters[0]
+    if kind < SHARES_HELD:
         return float(s.virtual_counters[t])
-    requests, classes, slots = 0, s.demand.shape[0], len(s.pooled) - 1
-    for c in range(classes):
-        requests += s.at_nodes[t, c]
-    largest = requests / s.pooled[slots]
-    for k in range(slots if requests > 0 else 0):
-        held = 0.0
-        for c in range(classes):
-            held += s.at_nodes[t, c] * s.demand[c, k]
-        largest = max(largest, held / s.pooled[k])
-    return float(largest / s.tenant_weight[t])
+    if kind == TREE_SHARES:
+        return top_share(s, t)
+    return share_of(s, t)
 
 
 @helper(inline=True)
 def note_at_nodes(s: State, r: int, change: int) -> None:
     """Request r is sent to a node (`change` 1), or has left it (−1)."""
-    if s.config.virtual_counters[0] == SHARES_HELD:
+    if s.config.virtual_counters[0] >= SHARES_HELD or has_tree(s):
         s.at_nodes[s.work.tenant_idx[r], s.work.class_idx[r]] += change
+        if has_tree(s):
+            count_at_nodes(s, r, change)
 
 
 @helper(inline=True)
@@ -89,6 +86,8 @@ def note_tenant_held(s: State, r: int) -> None:
     t = s.work.tenant_idx[r]
     s.held_of[t] += 1
     s.held_cost[t] += s.work.cost[r]
+    if has_tree(s):
+        count_held(s, r, 1)
 
 
 @helper(inline=True)
@@ -98,3 +97,5 @@ def note_tenant_unheld(s: State, r: int) -> None:
     s.held_of[t] -= 1
     s.held_cost[t] = s.held_cost[t] - s.work.cost[r] if s.held_of[t] > 0 else 0.0
     s.requests.queued_cost[r] = 0.0
+    if has_tree(s):
+        count_held(s, r, -1)

@@ -14,8 +14,10 @@ from trimtab.metrics.latency import (
     served_frac,
     target_metrics,
 )
+from trimtab.metrics.queue_metrics import queue_metrics
 from trimtab.metrics.run_records import (
     NodeRecords,
+    QueueRecords,
     Records,
     RequestRecords,
     ResourceRecords,
@@ -32,6 +34,7 @@ __all__ = [
     "Estimate",
     "Metric",
     "NodeRecords",
+    "QueueRecords",
     "Records",
     "RequestRecords",
     "ResourceRecords",
@@ -62,4 +65,5 @@ def compute(records: Records) -> dict[str, float]:
         **efficiency_metrics(records),
         **chain_metrics(records),
         **token_metrics(records),
+        **queue_metrics(records),
     }

@@ -179,6 +179,15 @@ _TOKENS = (
     ),
 )
 
+_QUEUES = (
+    Metric("preempted", "1", "Number of times a request was taken back for a guarantee of a queue.", "lower"),
+    Metric(
+        "preempted_lost_s", "s", "Slot-seconds that requests had held when they were taken back.", "lower"
+    ),
+    Metric("queue_short_max_s", "s", "Longest time that a queue with work was below its guarantee.", "lower"),
+    Metric("jain_queues", "1", "Jain's index over leaf queues of mean relative speed.", "higher"),
+)
+
 TOKEN_HEADLINE = ("ttft_p99_s", "tpot_p99_s")
 """Shown first where engines of language models serve."""
 
@@ -196,5 +205,6 @@ METRICS: dict[str, Metric] = {
         *_EFFICIENCY,
         *_CHAINS,
         *_TOKENS,
+        *_QUEUES,
     )
 }

@@ -107,11 +107,11 @@ def relative_speed_by_tenant(requests: RequestRecords) -> FloatArray:
     arrived = requests.arrived
     tenant_idx = requests.tenant_idx[arrived]
     count = np.bincount(tenant_idx)
-    total = np.bincount(tenant_idx, weights=_relative_speed(requests)[arrived])
+    total = np.bincount(tenant_idx, weights=relative_speed(requests)[arrived])
     return total[count > 0] / count[count > 0]
 
 
-def _relative_speed(requests: RequestRecords) -> FloatArray:
+def relative_speed(requests: RequestRecords) -> FloatArray:
     """Best work ÷ completion, [n]: the inverse of the unbounded slowdown; 1 for work done in no time."""
     speed = requests.finished.astype(np.float64)
     took_time = requests.finished & (requests.completion_s > 0)

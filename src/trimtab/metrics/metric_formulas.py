@@ -74,6 +74,11 @@ FORMULAS: Final[dict[str, str]] = {
     "itl_p99_s": "likewise",
     "kv_peak_frac": "mean of largest tokens needed by a batch ÷ capacity",
     "preemptions": "Σ over requests",
+    "preempted": "Σ over requests; nan without queues",
+    "preempted_lost_s": "Σ of (time taken back − start) of these attempts",
+    "queue_short_max_s": "max over queues of the time with a held request that its guarantee and all limits "
+    "would take",
+    "jain_queues": "J(x) over leaf queues with a request in A, x the mean relative speed of their requests",
 }
 """By name; those of resources are in `RESOURCE_FORMULAS`."""
 

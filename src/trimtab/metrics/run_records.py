@@ -126,6 +126,26 @@ class ResourceRecords:
     used_s: FloatArray  # [nodes, resources] integral of the amount in use
 
 
+@dataclass(frozen=True, slots=True)
+class QueueRecords:
+    """Hierarchical queues; arrays of shape [queues], in preorder, the root first."""
+
+    paths: tuple[str, ...]  # such as `research.vision`; the root has none
+    end: IntArray  # one past its last descendant
+    leaf_of: IntArray  # [tenants] row of the leaf of each
+    guarantee_frac: FloatArray  # the largest part of a resource that it is guaranteed
+    limit_frac: FloatArray  # the smallest part of a resource that it is limited to; 1 = all there is
+    share_s: FloatArray  # integral over the window of its dominant share of what all nodes have
+    short_s: FloatArray  # time below its guarantee with held work that it would take
+    preempted: IntArray  # its requests that were taken back from nodes
+    lost_s: FloatArray  # slot-seconds that these had held
+
+    @property
+    def is_leaf(self) -> BoolArray:
+        """Queues without queues below them."""
+        return np.equal(self.end, np.arange(len(self.end)) + 1)
+
+
 NO_RESOURCES = ResourceRecords((), np.zeros((0, 0)), np.zeros((0, 0)))
 
 
@@ -151,6 +171,7 @@ class Records:
     switches: tuple[tuple[float, str], ...] = ()  # of a composite policy: (time, its candidate since then)
     tokens: TokenRecords | None = None  # None where no node serves a language model
     token_slos: TokenTargets | None = None  # None = no class has such targets
+    queues: QueueRecords | None = None  # None = tenants compete directly
     resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:

@@ -179,6 +179,7 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),
     "Cost": ("throughput_", "goodput_", "makespan_", "model_", "adapter_", "moved_", "accelerator_", "usd"),
     "Caching": ("prefix_", "result_"),
+    "Queues": ("preempted", "queue_short_", "jain_queues"),
     "Chains": ("stretch_", "first_output_", "stage_", "recomputed_"),
 }
 OTHER: Final = "Other"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trimtab.experiments.serving.serving_kind import SERVING
 from trimtab.metrics import METRICS, Estimate
 from trimtab.metrics.chain_metrics import RunPath, StageSummary, bottleneck_text, entering_frac
+from trimtab.metrics.queue_metrics import QueueSummary
 from trimtab.report import time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
 from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
@@ -37,6 +38,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
             _run_stats(run),
             section("figures", "Over time", "", grid([CDF, *time_cards(curves, SERVING.items)]), wide(HEAT)),
             _chains_section(run),
+            _queues_section(run),
             section("metrics", "Metrics", bound, grouped_rows(run_groups(run.metrics), tips)),
             glossary(METRICS),
         )
@@ -70,6 +72,29 @@ def _chains_section(run: Run) -> str:
     return section("chains", "Stages of chains", how, grouped_rows(groups, {}), wide(GANTT)) + section(
         "paths", "What decided when runs ended", what, grouped_rows(paths, {})
     )
+
+
+def _queues_section(run: Run) -> str:
+    """What each hierarchical queue had, waited and lost."""
+    if not run.queue_summaries:
+        return ""
+    how = "Shares are dominant: the largest part, of any resource of all nodes, that its requests there take."
+    groups = {queue.queue: _queue_rows(queue) for queue in run.queue_summaries}
+    return section("queues", "Queues", how, grouped_rows(groups, {}))
+
+
+def _queue_rows(queue: QueueSummary) -> list[tuple[str, str, str]]:
+    return [
+        ("finished", f"{queue.finished:,} of {queue.requests:,}", ""),
+        ("waiting, mean", f"{queue.queueing_mean_s:.4g}", "s"),
+        ("waiting, p99", f"{queue.queueing_p99_s:.4g}", "s"),
+        ("share, mean", f"{100 * queue.share_mean_frac:.3g}", "%"),
+        ("guaranteed", f"{100 * queue.guarantee_frac:.3g}", "%"),
+        ("limit", f"{100 * queue.limit_frac:.3g}", "%"),
+        ("below its guarantee", f"{queue.short_s:.4g}", "s"),
+        ("taken back from it", f"{queue.preempted:,}", ""),
+        ("work lost so", f"{queue.lost_s:.4g}", "s"),
+    ]
 
 
 def _path_rows(run: Run, path: RunPath) -> list[tuple[str, str, str]]:

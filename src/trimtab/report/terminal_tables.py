@@ -30,6 +30,7 @@ from trimtab.words import counted
 if TYPE_CHECKING:
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.compare.kind import PolicyTiming
+    from trimtab.metrics.queue_metrics import QueueSummary
     from trimtab.policies import Description
     from trimtab.traces import TraceSummary
 
@@ -73,6 +74,27 @@ def comparison_table(
         table.add_column(_heading(column), justify="right", no_wrap=True, vertical="top")
     for i, name in enumerate(names):
         table.add_row(name, *(_marked(column, i) for column in shown))
+    return table
+
+
+def queue_table(queues: Sequence[QueueSummary]) -> Table:
+    """One row per hierarchical queue; queues below another follow it."""
+    table = _table(
+        "queue", caption="Shares are of what all nodes have, of the resource that a queue takes most."
+    )
+    for heading in ("finished", "wait (s)", "p99 (s)", "share", "guaranteed", "short (s)", "taken back"):
+        table.add_column(heading, justify="right", no_wrap=True, vertical="top")
+    for queue in queues:
+        table.add_row(
+            queue.queue,
+            f"{queue.finished:,}",
+            f"{queue.queueing_mean_s:.4g}",
+            f"{queue.queueing_p99_s:.4g}",
+            f"{100 * queue.share_mean_frac:.3g} %",
+            f"{100 * queue.guarantee_frac:.3g} %",
+            f"{queue.short_s:.4g}",
+            f"{queue.preempted:,}",
+        )
     return table
 
 

@@ -47,6 +47,7 @@ from trimtab.metrics.chain_metrics import (
     chosen_paths,
     stage_summaries,
 )
+from trimtab.metrics.queue_metrics import QueueSummary, queue_summaries
 from trimtab.policies import PolicySpec, canonical, find
 from trimtab.version import versions
 from trimtab.words import counted
@@ -114,6 +115,11 @@ class Run:
         """One summary per stage of the chains, or per tool of a workflow; empty where there are none."""
         stages = summarised_stages(self.records, self.inputs)
         return [] if stages is None else stage_summaries(stages, self.records.requests.finished)
+
+    @cached_property
+    def queue_summaries(self) -> list[QueueSummary]:
+        """One summary per hierarchical queue; empty where there are none."""
+        return queue_summaries(self.records)
 
     @cached_property
     def run_paths(self) -> list[RunPath]:
@@ -191,6 +197,7 @@ class Run:
             "made_by": made_by(self.scenario.content(), [(self.spec or self.policy, self.objects)]),
             "versions": versions(),
             **chains,
+            **({"queues": [asdict(queue) for queue in self.queue_summaries]} if self.queue_summaries else {}),
         }
 
 

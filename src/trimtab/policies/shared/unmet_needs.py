@@ -16,6 +16,7 @@ SLOTS_ONLY = "Slots are the only resource."
 NO_MODEL_MEMORY = "Memory of models counts where their sizes are declared."
 NEVER_HELD = "Requests wait at nodes, where each keeps the key that it came with."
 ONE_TENANT = "With one tenant it is first come, first served."
+NO_QUEUES = "Tenants compete directly, as under `drf`."
 PLAIN_REQUESTS = "Every request counts as a run of one stage."
 
 

@@ -41,6 +41,7 @@ from trimtab.experiments.scenario.build.serving_options import (
     batch_fixed_once,
     batch_marginal_frac,
     build_options,
+    build_queues,
     join_s,
 )
 from trimtab.experiments.scenario.build.traced import (
@@ -167,6 +168,11 @@ def build(scenario: Scenario, seed: int, load: float | None = None, trace: Trace
             join_s=join_s(served),
             batch_marginal_frac=batch_marginal_frac(served),
             batch_fixed_once=batch_fixed_once(served),
+            queues=None
+            if scenario.queues is None
+            else build_queues(
+                scenario.queues, served, cluster, requests.tenant_names, is_sample=info is not None
+            ),
         ),
         slo_s=np.array([s.slo_s or np.inf for s in served.classes.values()]),
         token_slos=_token_slos(scenario, served),

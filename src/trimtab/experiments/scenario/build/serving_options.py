@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.cluster import Cluster
-from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options
+from trimtab.domain.options import FAULT, Cancel, Eviction, OnFailure, OnRefusal, Options, Queues
 from trimtab.domain.view import OUTAGE, UNLIMITED
+from trimtab.engine.new_state import pooled
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import Stream, generator
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
+from trimtab.validation.queue_section import QueueSpec, tree_of, unknown_tenants
 
 
 def build_options(
@@ -57,6 +63,32 @@ def build_options(
         outages=_outages(np.concatenate(planned)) if planned else None,
         report_noise_frac=_noise_frac(serving, cluster),
     )
+
+
+def build_queues(
+    queues: Mapping[str, QueueSpec],
+    served: Served,
+    cluster: Cluster,
+    tenants: Sequence[str],
+    *,
+    is_sample: bool,
+) -> Queues:
+    """The queues of these tenants. Raises ScenarioError for amounts or tenants that there are not.
+
+    `is_sample`: tenants are those of some rows of a trace, so that others may be named.
+    """
+    for path, value, expected in unknown_tenants(queues, tenants):
+        if not path or not is_sample:
+            field = ".".join(str(part) for part in ("queues", *path))
+            raise ScenarioError("cannot be used", field=field, value=value, expected=expected)
+    try:
+        tree = tree_of(queues, (*cluster.resource_names, "slots"))
+        tree.refuse_misfits(pooled(cluster), "")
+    except UsageError as error:
+        told: dict[str, Any] = {"field": error.field, "value": error.value, "expected": error.expected}
+        raise ScenarioError(error.problem, **told) from error
+    is_firm = np.array([not service.preemptible for service in served.classes.values()], np.bool_)
+    return Queues(tree, tree.shape.leaf_row[tree.leaf_of(tenants)], is_firm)
 
 
 def _outages(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:

@@ -31,6 +31,7 @@ from trimtab.experiments.scenario.spec.workload import TraceSpec, WorkloadSpec
 from trimtab.experiments.scenario.trace_rows import holds_runs, recorded_rows
 from trimtab.validation.base import Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
+from trimtab.validation.queue_section import Queues
 
 SCENARIO_TITLE = "trimtab scenario"
 
@@ -114,6 +115,9 @@ class Scenario(ScenarioFile, ClusterPart):
     name: str = Field("scenario", min_length=1, description="short name, for tables and reports")
     description: str = Field("", description="description, for reports")
     workload: WorkloadSpec = Field(description="the arriving requests")
+    queues: Queues | None = Field(
+        None, description="name → queue: what tenants may hold together; null = they compete directly"
+    )
     faults: tuple[FaultSpec, ...] = Field((), description="failures and slow-downs of nodes")
     background: tuple[BackgroundSpec, ...] = Field((), description="work that others send to nodes")
     serving: ServingSpec = Field(ServingSpec(), description="options of serving")

@@ -81,7 +81,9 @@ class ServiceClass(Spec):
         1.0, description="cost of a second that a request is in the system, relative: for the order cmu"
     )
     demand: Demand = Field({}, description="resource → amount that a request uses while it holds a slot")
-
+    preemptible: bool = Field(
+        True, description="whether a running request may be taken back for a queue below its guarantee"
+    )
     disaggregated: bool = Field(
         False,
         description="whether prompts are read on nodes of one role, and tokens made on those of another",
