@@ -25,6 +25,7 @@ from support.guide_examples import (
     ran,
     run_here,
 )
+from trimtab.clusters.yarn.read_queues import queues_of_files
 from trimtab.errors import TrimtabError
 from trimtab.experiments.tuning.space import Space
 from trimtab.gateway.config import load_config
@@ -360,6 +361,13 @@ def federation_file(example: str, folder: Path) -> None:
     assert made.problem().rounds() == 20
 
 
+def yarn_queues(example: str, folder: Path) -> None:
+    """The section is what the file above it on the page gives."""
+    page = next(page for page in PAGES if page.stem == "yarn").read_text()
+    (folder / "capacity-scheduler.xml").write_text(page.partition("```xml\n")[2].partition("```")[0])
+    assert queues_of_files([folder / "capacity-scheduler.xml"]).section == yaml.safe_load(example)["queues"]
+
+
 CHECKS: dict[str, Check | str] = {
     "README: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "assign: from trimtab.solvers import assignment_problem, solve": assignment,
@@ -401,6 +409,7 @@ CHECKS: dict[str, Check | str] = {
     "write-a-policy: class Nearest(tt.Policy):": nearest,
     "write-a-policy: class Shortest(tt.Policy):": decides_as("Shortest", "least-connections"),
     "write-a-policy: class TwoChoices(tt.Policy):": two_choices,
+    "yarn: queues:": yarn_queues,
 }
 
 

@@ -16,6 +16,7 @@ import trimtab
 from support.e2e_files import write_cluster, write_trace
 from support.environments import linked_environment
 from support.kubeflow.documents import pipeline
+from support.yarn_files import REST_PAGE, configuration, save_answers
 from trimtab.chains.chain_files import load_chain
 from trimtab.cli.app import app
 from trimtab.training.runner.job_list import job_list_of
@@ -118,6 +119,8 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "kube record trace": "kube",
     "kube check": "kube",
     "kube train --journal runs": "kube",
+    "yarn queues capacity-scheduler.xml": "",
+    "yarn import answers yarn": "",
     "warmup --help": "",
 }
 
@@ -169,6 +172,8 @@ def write_files(folder: Path) -> None:
     iterations = "".join(f"{1 + i % 4},{100 * i},0,0.0{10 + i}\n" for i in range(12))
     (folder / "rows.csv").write_text("batch,context,prompt_tokens,seconds\n" + iterations)
     (folder / "gateway.yaml").write_text("nodes: [{name: a, url: 'http://127.0.0.1:9'}]\n")
+    (folder / "capacity-scheduler.xml").write_text(configuration(REST_PAGE))
+    save_answers(folder / "answers")
     (folder / "chain.py").write_text(CHAIN)
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(pipeline()))
     (folder / "in.jsonl").write_text("1\n")

@@ -44,6 +44,7 @@ from trimtab.cli import (
     train_command,
     tune_command,
     warmup_command,
+    yarn_command,
 )
 from trimtab.cli.option_groups import EXIT_CODES, INTERRUPTED, examples
 from trimtab.errors import MissingExtra, TrimtabError
@@ -201,6 +202,7 @@ app.add_typer(chain_command.app, name="chain")
 app.add_typer(train_command.app, name="train")
 app.add_typer(learn_command.app, name="learn")
 app.add_typer(kube_command.app, name="kube")
+app.add_typer(yarn_command.app, name="yarn")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")
