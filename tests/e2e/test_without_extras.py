@@ -87,6 +87,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "serve --example": "serve",
     "compare tiny --on ray -n 2": "ray",
     "tune aigc-images --on ray": "ray",
+    "case --learned nothing": "",
     "chain run chain.py:doubled --input in.jsonl": "chains",
     "chain import kfp pipeline.yaml --out imported.py": "",
     "chain export kfp chain.py:doubled --image i --out exported.yaml": "",

@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from trimtab.cli import (
     advise_command,
     allocate_command,
+    case_command,
     chain_command,
     compare_command,
     epp_command,
@@ -194,6 +195,7 @@ replay_command.register(app)
 rerun_command.register(app)
 size_command.register(app)
 tune_command.register(app)
+case_command.register(app)
 serve_command.register(app)
 epp_command.register(app)
 app.add_typer(policies_command.policies_app, name="policies")

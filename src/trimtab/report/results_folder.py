@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
+from trimtab.report.case_page import case_page
 from trimtab.report.comparison_page import comparison_page
 from trimtab.report.packed_text import json_text
 from trimtab.report.run_page import run_page
@@ -21,6 +22,7 @@ from trimtab.report.tuning_page import tuning_page
 from trimtab.report.whole_files import part_of, refusals_of, size_bytes, stage_bytes, write_text
 
 if TYPE_CHECKING:
+    from trimtab.experiments.case import CaseStudy
     from trimtab.experiments.compare import Comparison
     from trimtab.experiments.serving.run import Run
     from trimtab.experiments.tuning import Tuning
@@ -101,6 +103,17 @@ def write_tuning(tuning: Tuning, out: Path, *, with_report: bool = True) -> Writ
     for folder in tuning.folders:
         folder.remove()
     return written
+
+
+def write_case(study: CaseStudy, out: Path) -> Written:
+    """Write results.json and report.html of a case study.
+
+    Raises UsageError if `out` cannot be written to, or its disk is full.
+    """
+    with refusals_of(out), _Staging(out) as staging:
+        staging.text(REPORT, case_page(study))
+        staging.text(RESULTS, json_text(study.to_dict()))
+        return staging.commit()
 
 
 def write_comparison_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.metrics import METRICS, Metric
+from trimtab.report.case_tables import TextTable
 from trimtab.report.comparison_columns import (
     Column,
     assumptions_text,
@@ -225,6 +226,17 @@ def metrics_table(metrics: Iterable[Metric]) -> Table:
         unit = {"1": "", "frac": "0..1"}.get(metric.unit, metric.unit)
         says = Text.assemble(metric.definition, (f"\n{metric.formula}" if metric.formula else "", "dim"))
         table.add_row(metric.name, unit, metric.better or "", says)
+    return table
+
+
+def text_table(given: TextTable) -> Table:
+    """A table of texts, its explanation below."""
+    first, *rest = given.head
+    table = _table(first, title=given.title, caption=given.how)
+    for heading in rest:
+        table.add_column(heading, overflow="fold")
+    for cells in given.rows:
+        table.add_row(*map(Text, cells))
     return table
 
 
