@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from trimtab.compiled.kernel import interpreted
-from trimtab.domain.queue_claims import Notices, claimed, take_back
+from trimtab.domain.queue_claims import claimed, noted, take_back
 from trimtab.domain.queue_filling import Filling, Rules, Units, empty_filling, fill, hold, rules_of, units_of
-from trimtab.domain.queue_tree import Queue, QueueOrder, QueueTree, fair_shares
-from trimtab.domain.training_jobs import Ints
+from trimtab.domain.queue_tree import Ints, Queue, QueueOrder, QueueTree, fair_shares
 
 
 def tree_of(*queues: Queue, resources: int = 1, is_dominant: bool = False) -> QueueTree:
@@ -171,9 +170,9 @@ def test_what_is_free_is_kept_for_a_wide_job_of_a_queue_that_is_behind() -> None
     assert filled(rules, filling, units) == [0, 16]
 
 
-def borrowed(notice_s: float = 0.0) -> tuple[QueueTree, Rules, Filling, Units]:
+def borrowed() -> tuple[Rules, Filling, Units]:
     """b has all 16 by units of 3, 3, 4, 6; a waits with three of 4, and may have 8."""
-    tree = tree_of(Queue("a", guarantee=0.5, notice_s=notice_s), Queue("b", guarantee=0.25))
+    tree = tree_of(Queue("a", guarantee=0.5), Queue("b", guarantee=0.25))
     rules = rules_of(tree, np.array([16.0]), np.array([0, 1]))
     amount = np.array([[4.0], [4], [4], [3], [3], [4], [6]])
     units = units_of(np.array([0, 3, 7]), amount, np.array([0, 0, 0, 1, 1, 1, 1]))
@@ -181,11 +180,11 @@ def borrowed(notice_s: float = 0.0) -> tuple[QueueTree, Rules, Filling, Units]:
     for unit in range(3, 7):
         units.pool[unit] = amount[unit]
         hold(rules, filling, units, unit, 1, 1.0)
-    return tree, rules, filling, units
+    return rules, filling, units
 
 
 def test_a_queue_takes_back_its_guarantee_and_no_more() -> None:
-    _, rules, filling, units = borrowed()
+    rules, filling, units = borrowed()
     wanted = claimed(rules, filling, units, 1)
     assert wanted.tolist() == [0, 1]  # with the third it would have 12
     taken = take_back(rules, filling, units, units.granted.copy(), 1, wanted)
@@ -195,7 +194,7 @@ def test_a_queue_takes_back_its_guarantee_and_no_more() -> None:
 
 
 def test_nothing_is_taken_that_does_not_help() -> None:
-    _, rules, filling, units = borrowed()
+    rules, filling, units = borrowed()
     removable = np.array([False, False, False, True, False, False, False])  # only 3 of the 4 that it needs
     taken = take_back(rules, filling, units, removable, 1, claimed(rules, filling, units, 1))
     assert not taken.any()
@@ -217,11 +216,7 @@ def test_a_queue_keeps_its_own_guarantee() -> None:
 
 
 def test_notice_runs_while_a_queue_is_short() -> None:
-    notices = Notices.of(borrowed(notice_s=30.0)[0])
-    short = np.array([False, True, True])
-    notices.note(short, 10.0)
-    notices.note(short, 20.0)
-    assert notices.due_s.tolist() == [np.inf, 40.0, np.inf]
-    notices.note(~short, 25.0)
-    notices.note(short, 50.0)
-    assert notices.due_s.tolist() == [np.inf, 80.0, np.inf]
+    none, short = np.full(3, np.nan), np.array([False, True, True])
+    since_s = noted(noted(none, short, 10.0), short, 20.0)
+    np.testing.assert_array_equal(since_s, [np.nan, 10, 10])
+    np.testing.assert_array_equal(noted(noted(since_s, ~short, 25.0), short, 50.0), [np.nan, 50, 50])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.compiled.kernel import interpreted
-from trimtab.domain.queue_tree import Amounts, Queue, QueueScheme, QueueTree, fair_shares
-from trimtab.domain.training_jobs import Floats
+from trimtab.domain.queue_tree import Amounts, Floats, Queue, QueueScheme, QueueTree, fair_shares
 from trimtab.errors import UsageError
 
 

@@ -7,7 +7,6 @@ below its own guarantee (as YARN's Capacity Scheduler, whose preemption stops at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,33 +22,12 @@ from trimtab.domain.queue_filling import (
     find_place,
     hold,
 )
-from trimtab.domain.queue_tree import QueueTree
-from trimtab.domain.training_jobs import Flags, Floats, Ints
+from trimtab.domain.queue_tree import Flags, Floats, Ints
 
 
-@dataclass(frozen=True)
-class Notices:
-    """Since when queues have been below their guarantee with work that waits."""
-
-    notice_s: Floats  # [queues]
-    short_since_s: Floats  # [queues] nan = not short
-
-    @classmethod
-    def of(cls, tree: QueueTree) -> Notices:
-        """Nobody is short yet."""
-        return cls(tree.notice_s, np.full(len(tree.paths), np.nan))
-
-    def note(self, is_short: Flags, now_s: float) -> None:
-        """These queues are short now, [queues]."""
-        self.short_since_s[~is_short] = np.nan
-        begins = is_short & np.isnan(self.short_since_s)
-        self.short_since_s[begins] = now_s
-
-    @property
-    def due_s(self) -> Floats:
-        """When each queue may take back what is its, [queues]; inf = never."""
-        due: Floats = np.nan_to_num(self.short_since_s + self.notice_s, nan=np.inf, posinf=np.inf)
-        return due
+def noted(short_since_s: Floats, is_short: Flags, now_s: float) -> Floats:
+    """Since when queues are below their guarantee while work waits in them, [queues]; nan = they are not."""
+    return np.where(is_short, np.where(np.isnan(short_since_s), now_s, short_since_s), np.nan)
 
 
 def claimed(rules: Rules, filling: Filling, units: Units, row: int) -> Ints:
@@ -104,7 +82,6 @@ def take_back(rules: Any, filling: Any, units: Any, removable: Any, row: int, wa
             hold(rules, filling, units, unit, leaf_of[unit], 1.0)
             taken |= since
         else:
-            units.pool[unit, :] = 0.0
             for k in range(len(since)):
                 if since[k]:
                     hold(rules, filling, units, k, leaf_of[k], 1.0)

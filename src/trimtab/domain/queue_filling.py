@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trimtab.compiled.kernel import helper, kernel
-from trimtab.domain.queue_tree import Amounts, QueueOrder, QueueTree, TreeShape
-from trimtab.domain.training_jobs import Flags, Floats, Ints
+from trimtab.domain.queue_tree import Amounts, Flags, Floats, Ints, QueueOrder, QueueTree, TreeShape
 
 SLACK = 1e-9
 _FAIR = int(QueueOrder.FAIR)
@@ -60,6 +59,7 @@ class Units(NamedTuple):
     granted: Flags  # [units]
     pools: Flags  # [units, pools] where it may be
     pool: Floats  # [units, pools] where it is, of the first resource
+    kind: Ints  # [pools] a unit is placed in pools of one kind
 
 
 def rules_of(tree: QueueTree, capacity: Floats, leaf_of: Ints) -> Rules:
@@ -71,13 +71,19 @@ def rules_of(tree: QueueTree, capacity: Floats, leaf_of: Ints) -> Rules:
 
 
 def units_of(
-    first: Ints, amount: Floats, tenant: Ints, base: Ints | None = None, pools: Flags | None = None
+    first: Ints,
+    amount: Floats,
+    tenant: Ints,
+    base: Ints | None = None,
+    pools: Flags | None = None,
+    kind: Ints | None = None,
 ) -> Units:
-    """Units that are not granted; without pools there is one for all."""
+    """Units that are not granted; without pools there is one for all, without kinds all are of one."""
     n = len(amount)
     base = np.arange(n) if base is None else base
     pools = np.ones((n, 1), np.bool_) if pools is None else pools
-    return Units(first, amount, tenant, base, np.zeros(n, np.bool_), pools, np.zeros(pools.shape))
+    kind = np.zeros(pools.shape[1], np.int64) if kind is None else kind
+    return Units(first, amount, tenant, base, np.zeros(n, np.bool_), pools, np.zeros(pools.shape), kind)
 
 
 def empty_filling(rules: Rules, pool_size: Floats | None = None) -> Filling:
@@ -223,16 +229,24 @@ def _may(rules: Any, filling: Any, units: Any, unit: int, leaf: int) -> bool:
 
 @helper
 def find_place(filling: Any, units: Any, unit: int) -> bool:
-    """Find pools for a unit, those that fewest may use first, as they come; False = not so much is free."""
-    needs = units.amount[unit, 0]
+    """Find pools of one kind for a unit, as they come; False = not so much is free."""
+    needs, n_pools = units.amount[unit, 0], len(filling.pool_free)
     for r in range(len(filling.free)):
         if units.amount[unit, r] > filling.free[r] + SLACK:
             return False
-    for p in range(len(filling.pool_free)):
-        takes = min(needs, filling.pool_free[p]) if units.pools[unit, p] else 0.0
-        units.pool[unit, p] = max(takes, 0.0)
-        needs -= units.pool[unit, p]
-    return needs <= SLACK
+    for p in range(n_pools):
+        there = 0.0
+        for other in range(n_pools):
+            if units.pools[unit, other] and units.kind[other] == units.kind[p]:
+                there += filling.pool_free[other]
+        if there >= needs - SLACK:
+            for other in range(n_pools):
+                may = units.pools[unit, other] and units.kind[other] == units.kind[p]
+                takes = max(min(needs, filling.pool_free[other]), 0.0) if may else 0.0
+                units.pool[unit, other] = takes
+                needs -= takes
+            return True
+    return False
 
 
 @helper
@@ -335,4 +349,3 @@ def _keep_for(filling: Any, units: Any, unit: int, set_aside: Any) -> None:
         filling.pool_free[p] -= kept
         filling.free[0] -= kept
         left -= kept
-        units.pool[unit, p] = 0.0

@@ -15,10 +15,14 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import kernel
-from trimtab.domain.training_jobs import Flags, Floats, Ints
 from trimtab.errors import UsageError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 DEFAULT_QUEUE: Final = "default"  # a leaf of this name at the top takes the work of tenants that none names
 _ROUNDING: Final = 1e-9
@@ -238,7 +242,7 @@ class QueueTree:
     def _shown(self, amount: float, r: int) -> str:
         return f"{amount:g} {'of all' if self.is_relative else self.resources[r]}"
 
-    def refuse_misfits(self, capacity: Floats, file: str, field: str = "queues") -> None:
+    def refuse_misfits(self, capacity: Floats, file: str | None = None, field: str = "queues") -> None:
         """Raise UsageError for amounts that contradict each other on what is really there, [resources]."""
         for found in self.misfits(capacity):
             place = f"{field}.{found.queue.replace('.', '.queues.')}.{found.field}"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.job_places import JobAsk, JobPlaces
+from trimtab.domain.queue_tree import QueueScheme, QueueTree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -141,6 +142,30 @@ def held_sums(gpus: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class JobQueues:
+    """Queues over the jobs of a run. Its resources are GPUs, then those of `room`."""
+
+    tree: QueueTree
+    leaf_of: Ints  # [tenants]
+    room: Floats  # [nodes, resources − 1] CPUs and GiB of memory, where every node states them
+    short_since_s: Floats  # [queues] since when each is below its guarantee while jobs wait; nan = it is not
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Their names."""
+        return self.tree.resources
+
+    def under(self, scheme: QueueScheme) -> JobQueues | None:
+        """What holds of them under a scheme; None = no queues."""
+        tree = self.tree.under(scheme)
+        return (
+            None
+            if tree is None
+            else JobQueues(tree, self.leaf_of, self.room, np.full(len(tree.paths), np.nan))
+        )
+
+
+@dataclass(frozen=True)
 class GpuCluster:
     """Nodes with accelerators, and what the active jobs hold of them."""
 
@@ -152,6 +177,7 @@ class GpuCluster:
     can_run: Flags | None = None  # [active jobs, types] with the GPUs asked for; None = on every type
     places: JobPlaces | None = None  # of the active jobs; None = each may run on every node
     later: Ints | None = None  # [nodes] GPUs held by jobs that are decided about later: better not taken
+    queues: JobQueues | None = None  # of which allocators see nothing: the loop asks them queue by queue
 
     @cached_property
     def is_all_up(self) -> bool:

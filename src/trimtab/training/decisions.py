@@ -2,7 +2,8 @@
 
 Jobs that may not be preempted, and pinned ones, keep the GPUs that they hold until they end or a node of them
 goes. Allocators that do not know this rule (`keeps_fixed`) are not shown such jobs: they decide about the
-others, on what is left of the nodes and of the tenants' quotas.
+others, on what is left of the nodes and of the tenants' quotas. Where there are queues, the allocator is
+asked leaf by leaf, on the GPUs that each leaf has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trimtab.errors import PolicyError, TrimtabError
 from trimtab.training.allocation_check import AllocationCheck
 from trimtab.training.gang_placement import PlacementRule
 from trimtab.training.job_classes import (
+    ClassKey,
     about_all,
     classes_of,
     cluster_for,
@@ -29,6 +31,7 @@ from trimtab.training.job_classes import (
     within_quotas,
     within_room,
 )
+from trimtab.training.queue_shares import QueueShares, shares_of_queues
 from trimtab.training.shared_gpus import is_second, placed
 from trimtab.training.truths.progress import Running
 
@@ -42,6 +45,7 @@ class Decision:
     allocation: Allocation
     held: Held
     spent_s: float  # by the allocator
+    shares: QueueShares | None = None  # of queues; None = there are none
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Decider:
     placement: PlacementRule
     most_jobs: int  # of the run, for which there is memory
     strict_priority: bool = False  # jobs of a higher priority are decided about before the others
-    memories: dict[tuple[int, bytes], Any] = field(default_factory=dict)  # of each class of jobs
+    memories: dict[ClassKey, Any] = field(default_factory=dict)  # of each class of jobs
 
     @classmethod
     def of(
@@ -87,9 +91,13 @@ class Decider:
         self, jobs: Records, cluster: GpuCluster, now_s: float, speed: Speed, running: Running | None = None
     ) -> Decision:
         """Decide about all jobs. `running`: what they do now. Raises PolicyError for a broken rule."""
-        classes = classes_of(jobs, cluster, strict=self.strict_priority) if self._divides(cluster) else {}
-        if len(classes) > 1 or (cluster.places is not None and not cluster.places.allowed.all()):
-            found = self._by_class(classes, jobs, cluster, now_s, speed, running)
+        shares = self._shares(jobs, cluster, now_s, running)
+        classes: dict[ClassKey, Ints] = {}
+        if shares is not None or self._divides(cluster):
+            classes = classes_of(jobs, cluster, strict=self.strict_priority, shares=shares)
+        is_partial = cluster.places is not None and not cluster.places.allowed.all()
+        if len(classes) > 1 or is_partial or shares is not None:
+            found = self._by_class(classes, jobs, cluster, now_s, speed, running, shares)
         else:
             key = next(iter(classes), None)
             memory = self.memory if key is None else self._memory_of(key, cluster)
@@ -97,17 +105,34 @@ class Decider:
         self.check.placed(jobs, cluster, found.held, found.allocation, now_s)
         return found
 
+    def _shares(
+        self, jobs: Records, cluster: GpuCluster, now_s: float, running: Running | None
+    ) -> QueueShares | None:
+        if cluster.queues is None:
+            return None
+        return shares_of_queues(
+            jobs,
+            cluster,
+            cluster.queues,
+            now_s,
+            fixed=fixed_jobs(jobs, cluster),
+            counted=counted_once(_present_partners(jobs, running)),
+            scales=not self.allocator.keeps_gangs,
+            whole_nodes=self.allocator.whole_nodes,
+        )
+
     def _divides(self, cluster: GpuCluster) -> bool:
         return self.strict_priority or cluster.places is not None
 
     def _by_class(
         self,
-        classes: Mapping[tuple[int, bytes], Ints],
+        classes: Mapping[ClassKey, Ints],
         jobs: Records,
         cluster: GpuCluster,
         now_s: float,
         speed: Speed,
         running: Running | None,
+        shares: QueueShares | None,
     ) -> Decision:
         """Decide about class after class, on what is left."""
         fixed, partner = fixed_jobs(jobs, cluster), _present_partners(jobs, running)
@@ -117,12 +142,16 @@ class Decider:
         for key, rows in classes.items():
             given[rows], waits[rows] = 0, False
             counted = counted_once(partner)
-            left = cluster_for(rows, cluster, jobs, given, counted, goes_first=fixed, waits=waits)
+            left = cluster_for(
+                rows, cluster, jobs, given, counted, goes_first=fixed, waits=waits, shares=shares
+            )
             theirs = (
                 None
                 if running is None
                 else running.of(np.flatnonzero(np.isin(running.job_idx, jobs["job_idx"][rows])))
             )
+            if shares is not None and left.n_gpus == 0:
+                continue  # the queue has no GPUs now; its jobs wait, whatever the allocator would do of none
             memory = self._memory_of(key, left)
             found = self._of_class(memory, jobs[rows], left, now_s, speed, theirs)
             given[rows[found.held.rows]] = found.held.gpus
@@ -132,9 +161,12 @@ class Decider:
                 partner[rows] = np.where(of_rows >= 0, rows[of_rows], -1)
             parts.append((rows, found.allocation))
             spent_s += found.spent_s
-        return Decision(about_all(parts, len(jobs)), Held.of(given), spent_s)
+        allocation = about_all(parts, len(jobs))
+        if shares is not None:
+            allocation = replace(allocation, wake_s=min(allocation.wake_s, shares.wake_s))
+        return Decision(allocation, Held.of(given), spent_s, shares)
 
-    def _memory_of(self, key: tuple[int, bytes], cluster: GpuCluster) -> Any:
+    def _memory_of(self, key: ClassKey, cluster: GpuCluster) -> Any:
         """The allocator's memory of a class of jobs: the first class has that of the run's beginning."""
         if not self.memories:
             self.memories[key] = self.memory

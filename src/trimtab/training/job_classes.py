@@ -1,33 +1,46 @@
 """Jobs that may not run on every node, or that go before others: the allocator is asked class by class.
 
-A class is the jobs of one set of nodes and, where priorities are strict, of one priority. Higher priorities
-go first; among equal ones those whose nodes have the fewest GPUs, since the others have more choice. Each
-class is decided about on what those before it have left, by the allocator with a memory of its own.
+A class is the jobs of one queue, of one set of nodes and, where priorities are strict, of one priority.
+Queues have GPUs of their own, so their order does not matter. Higher priorities go first; among equal ones
+those whose nodes have the fewest GPUs, since the others have more choice. Each class is decided about on what
+those before it have left, by the allocator with a memory of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from trimtab.domain.allocator import Allocation
+from trimtab.domain.queue_tree import QueueOrder
 from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records
+from trimtab.training.queue_shares import QueueShares
 from trimtab.training.shared_gpus import is_second, partners_of
 
+ClassKey: TypeAlias = tuple[int, int, bytes]
+"""The leaf of its queue, the priority, the nodes."""
 
-def classes_of(jobs: Records, cluster: GpuCluster, *, strict: bool) -> dict[tuple[int, bytes], Ints]:
-    """Rows of each class, in the order in which they are asked about."""
-    priority = jobs["priority"] if strict else np.zeros(len(jobs), np.int64)
+
+def classes_of(
+    jobs: Records, cluster: GpuCluster, *, strict: bool, shares: QueueShares | None = None
+) -> dict[ClassKey, Ints]:
+    """Rows of each class, in the order in which they are asked about; without jobs that queues hold back."""
+    leaf, is_strict = np.zeros(len(jobs), np.int64), np.full(len(jobs), strict)
+    if shares is not None and cluster.queues is not None:
+        leaf, tree = shares.leaf, cluster.queues.tree
+        is_strict |= tree.order[tree.shape.leaf_row[leaf]] == QueueOrder.PRIORITY
+    priority = np.where(is_strict, jobs["priority"], 0)
     allowed = np.ones((len(jobs), len(cluster.nodes)), np.bool_)
     if cluster.places is not None:
         allowed = cluster.places.allowed
-    keys = [(int(p), flags.tobytes()) for p, flags in zip(priority, allowed, strict=True)]
+    keys = [(int(k), int(p), flags.tobytes()) for k, p, flags in zip(leaf, priority, allowed, strict=True)]
     gpus = (allowed * cluster.nodes["gpus"].astype(np.int64)).sum(axis=1)
-    order = sorted(range(len(jobs)), key=lambda row: (-keys[row][0], gpus[row], keys[row][1]))
-    found: dict[tuple[int, bytes], list[int]] = {}
+    shown = range(len(jobs)) if shares is None else np.flatnonzero(shares.admitted).tolist()
+    order = sorted(shown, key=lambda row: (keys[row][0], -keys[row][1], gpus[row], keys[row][2]))
+    found: dict[ClassKey, list[int]] = {}
     for row in order:
         found.setdefault(keys[row], []).append(row)
     return {key: np.sort(np.array(rows)) for key, rows in found.items()}
@@ -42,6 +55,7 @@ def cluster_for(
     *,
     goes_first: Flags,
     waits: Flags,
+    shares: QueueShares | None = None,
 ) -> GpuCluster:
     """What is left for the jobs of a class.
 
@@ -53,14 +67,20 @@ def cluster_for(
         counted: [jobs] without the second of each pair.
         goes_first: [jobs] which of them keep what they hold.
         waits: [jobs] which are decided about later.
+        shares: of queues, if there are any.
     """
     nodes = cluster.nodes.copy()
     nodes["gpus"] -= given[counted].sum(axis=0).astype(nodes["gpus"].dtype)
+    if shares is not None:
+        leaf = shares.leaf[rows[0]]
+        theirs = shares.gpus[leaf] - given[counted & (shares.leaf == leaf)].sum(axis=0)
+        nodes["gpus"] = np.clip(theirs, 0, nodes["gpus"])
+        nodes["up"] &= shares.gpus[leaf] > 0
     places = cluster.places
     if places is not None:
         nodes["up"] &= places.allowed[rows[0]]
         places = replace(places.of(rows), room=places.left(given))
-    quota_gpus = cluster.quota_gpus
+    quota_gpus = cluster.quota_gpus if shares is None else shares.quota_gpus
     if len(quota_gpus):
         quota_gpus = quota_gpus - np.bincount(jobs["tenant_idx"], given.sum(axis=1), len(quota_gpus))
     capacity = np.where(nodes["up"], nodes["gpus"], 0)

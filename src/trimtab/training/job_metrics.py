@@ -82,6 +82,28 @@ _ALL: Final = (
         "Jain's index over tenants of GPU hours held; nan with one tenant.",
         "higher",
     ),
+    Metric(
+        "queue_jain_share",
+        "1",
+        "Jain's index over queues of GPU time held ÷ fair share, at most 1 each; nan without queues.",
+        "higher",
+    ),
+    Metric(
+        "queue_below_frac",
+        "frac",
+        "Share of the time with jobs in which one that fits into the guarantee waited; the worst queue.",
+        "lower",
+        True,
+    ),
+    Metric(
+        "queue_completion_worst_s",
+        "s",
+        "Mean JCT of the queue in which it is longest; nan without queues.",
+        "lower",
+    ),
+    Metric(
+        "queue_preempted", "1", "Jobs that lost their GPUs to a queue that took back its guarantee.", "lower"
+    ),
     Metric("decision_mean_s", "s", "Mean time of a decision of the policy.", "lower", is_timed=True),
     Metric("decision_p95_s", "s", "95th percentile of the time of a decision.", "lower", is_timed=True),
     Metric("finished_frac", "frac", "Share of jobs that finished.", "higher"),
@@ -136,6 +158,7 @@ def job_metrics(records: JobRecords) -> dict[str, float]:
         "shared_frac": float(records.shared_gpu_s.sum()) / gpu_s if gpu_s > 0 else math.nan,
         "fragmentation_mean_frac": _fragmentation(records),
         "jain_tenant_gpu_hours": _jain_tenants(records),
+        **_queue_metrics(records),
         "decision_mean_s": mean(records.spent_s),
         "decision_p95_s": percentiles(records.spent_s, 95)[0],
         "finished_frac": mean(done[ends]),
@@ -170,6 +193,46 @@ def _jain_tenants(records: JobRecords) -> float:
     n = len(records.workload.tenant_names)
     held: Floats = np.bincount(records.workload.tenant_idx, records.gpu_s, n).astype(np.float64)
     return jain_index(held) if n > 1 else math.nan
+
+
+def _queue_metrics(records: JobRecords) -> dict[str, float]:
+    names = ("queue_jain_share", "queue_below_frac", "queue_completion_worst_s", "queue_preempted")
+    queues = records.queues
+    if queues is None:
+        return dict.fromkeys(names, math.nan)
+    is_used = queues.fair_gpu_s > 0
+    held_gpu_s = np.bincount(queues.leaf_of[records.workload.tenant_idx], records.gpu_s, len(queues.paths))
+    kept = np.minimum(held_gpu_s[is_used] / queues.fair_gpu_s[is_used], 1.0)
+    below = queues.below_s[is_used] / queues.wanting_s[is_used]
+    each = [figures["completion_mean_s"] for figures in queue_figures(records).values()]
+    finite = [value for value in each if not math.isnan(value)]
+    worst_s = max(finite, default=math.nan)
+    values = jain_index(kept), float(below.max(initial=0.0)), worst_s, float(queues.preempted.sum())
+    return dict(zip(names, values, strict=True))
+
+
+def queue_figures(records: JobRecords) -> dict[str, dict[str, float]]:
+    """Leaf → its figures: jobs, JCT, queueing, GPUs held, guaranteed and fair, time below, preemptions."""
+    queues, workload, done = records.queues, records.workload, records.finished
+    if queues is None:
+        return {}
+    leaf, span_s = queues.leaf_of[workload.tenant_idx], max(records.end_s, 1e-9)
+    found: dict[str, dict[str, float]] = {}
+    for k, path in enumerate(queues.paths):
+        jct_s = (records.finish_s - workload.submit_s)[done & (leaf == k)]
+        started = (leaf == k) & ~np.isnan(records.start_s)
+        found[path] = {
+            "jobs": float((leaf == k).sum()),
+            "completion_mean_s": mean(jct_s),
+            "completion_p99_s": percentiles(jct_s, 99)[0],
+            "queueing_mean_s": mean((records.start_s - workload.submit_s)[started]),
+            "held_gpus": float(records.gpu_s[leaf == k].sum()) / span_s,
+            "guaranteed_gpus": float(queues.guaranteed_gpu_s[k]) / span_s,
+            "fair_gpus": float(queues.fair_gpu_s[k]) / span_s,
+            "below_frac": float(queues.below_s[k] / queues.wanting_s[k]) if queues.wanting_s[k] else 0.0,
+            "preempted": float(queues.preempted[k]),
+        }
+    return found
 
 
 def _fragmentation(records: JobRecords) -> float:

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from trimtab.domain.training_jobs import Flags, Floats, Ints, Workload
+from trimtab.training.queue_records import QueueRecords
 
 
 class Outcome(IntEnum):
@@ -50,6 +51,7 @@ class JobRecords:
     end_s: float
     usd_per_gpu_hour: float = 0.0
     isolated_s: Floats | None = None  # [jobs] alone on a fair share of the cluster; None = not known
+    queues: QueueRecords | None = None  # None = there are no queues
 
     @property
     def is_job(self) -> Flags:

@@ -7,7 +7,7 @@ linear in decisions times active jobs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,17 @@ import numpy as np
 from trimtab.compiled.kernel import kernel
 from trimtab.domain.allocator import Allocation, Allocator, JobNeed, Speed
 from trimtab.domain.job_places import JobPlaces
-from trimtab.domain.training_jobs import Flags, Floats, GpuCluster, Held, Ints, Records, Workload, configs
+from trimtab.domain.training_jobs import (
+    Flags,
+    Floats,
+    GpuCluster,
+    Held,
+    Ints,
+    JobQueues,
+    Records,
+    Workload,
+    configs,
+)
 from trimtab.errors import PolicyError, UsageError
 from trimtab.training.allocator_catalogue import (
     AllocatorSpec,
@@ -30,6 +40,7 @@ from trimtab.training.gang_placement import PlacementRule
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
 from trimtab.training.node_outages import Checkpoints, FailingNode, NodeEvent, NodeEvents
+from trimtab.training.queue_records import QueueBook
 from trimtab.training.restart_costs import Change, Interval, RestartCost
 from trimtab.training.shared_gpus import charged_s
 from trimtab.training.truths.progress import Running, Truth
@@ -61,6 +72,8 @@ class Setup:
     placement: PlacementRule
     restart: RestartCost
     quota_gpus: Floats = field(default_factory=lambda: _NO_FLOATS)  # [tenants]; empty = no quotas
+    queues: JobQueues | None = None  # that hold; None = there are none, or their scheme is none
+    declared: JobQueues | None = None  # queues that records are about, whatever scheme holds
     node_events: tuple[NodeEvent, ...] = ()
     failing_nodes: tuple[FailingNode, ...] = ()
     checkpoint_s: float = 0.0  # progress of a job between two checkpoints; 0 = failures lose no work
@@ -84,6 +97,8 @@ class TrainingRun:
         self.is_oracle = JobNeed.ORACLE in allocator.needs
         if self.is_oracle:
             self.speed = setup.truth.oracle()
+        self.queues = setup.queues
+        self.book = None if setup.declared is None else QueueBook(setup.declared)
         self.nodes = setup.nodes.copy()
         self.total_gpus = int(self.nodes["gpus"].sum())
         if workload.services is not None and not allocator.hosts_services:
@@ -121,7 +136,8 @@ class TrainingRun:
 
     def records(self) -> JobRecords:
         """What happened so far."""
-        return self.jobs.records(self.total_gpus, self.now_s)
+        records = self.jobs.records(self.total_gpus, self.now_s)
+        return records if self.book is None else replace(records, queues=self.book.records(self.now_s))
 
     def step(self) -> bool:
         """Let the allocator decide, and time pass until the clock is due again. False: the run is over.
@@ -301,12 +317,19 @@ class TrainingRun:
         types, quota_gpus = self.setup.type_names, self.setup.quota_gpus
         can_run = None if jobs is None else runs_on(jobs, self.speed, len(types))
         places = None if self.setup.places is None else self.setup.places.of(self.active)
-        return GpuCluster(self.nodes, types, self.held, len(self.active), quota_gpus, can_run, places)
+        n_jobs = len(self.active)
+        return GpuCluster(
+            self.nodes, types, self.held, n_jobs, quota_gpus, can_run, places, queues=self.queues
+        )
 
     def _decide(self) -> None:
         jobs, cluster = self.shown()
         done_gpu_s = self.jobs.done_gpu_s(self.active, self.setup.truth)
         made = self.decider.decide(jobs, cluster, self.now_s, self.speed, self.running)
+        if self.queues is not None and made.shares is not None:
+            self.queues = replace(self.queues, short_since_s=made.shares.short_since_s)
+        if self.book is not None:
+            self.book.decided(jobs, cluster, made.held.counts(len(jobs)), self.now_s, made.shares)
         self._apply(made.allocation, made.held)
         waiting = len(self.active) - len(self.held.rows)
         self.jobs.decided(self.now_s, made.spent_s, waiting, self.running, done_gpu_s)

@@ -16,7 +16,8 @@ from pydantic import Field
 from trimtab.errors import PolicyError, UsageError
 from trimtab.experiments.scenario import load_cluster
 from trimtab.experiments.training.job_profiles import profiled_jobs
-from trimtab.experiments.training.training_inputs import cluster_nodes, gpus_by_type, node_offers
+from trimtab.experiments.training.training_environment import node_offers
+from trimtab.experiments.training.training_inputs import cluster_nodes, gpus_by_type
 from trimtab.experiments.training.training_scenario import RulesSection
 from trimtab.traces.read_jobs import JobTable, jobs_of_rows, read_jobs
 from trimtab.training.allocator_catalogue import (

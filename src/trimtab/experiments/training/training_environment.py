@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from trimtab.domain.job_places import NodeOffer
 from trimtab.domain.service_loads import DEFAULT_BUSY_FRAC, PairSpeeds, busy_of_measured
-from trimtab.domain.training_jobs import Floats, Workload
-from trimtab.errors import ScenarioError
+from trimtab.domain.training_jobs import Floats, JobQueues, Workload
+from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import Stream, generator
 from trimtab.experiments.scenario.build.serving_options import struck_nodes
+from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.training.training_scenario import GenerateJobs, PairsFile, TrainingScenario
 from trimtab.traces.gavel_jobs import read_gavel_pairs, read_gavel_rates
 from trimtab.training.node_outages import FailingNode, NodeEvent
 from trimtab.training.performance.pair_network import predicted_pairs
+from trimtab.training.queue_shares import capacity_of, job_queues, refuse_wide, resources_of
 from trimtab.training.truths.gavel_workloads import gavel_profile, pair_speeds
 from trimtab.validation.names import nearest
+from trimtab.validation.problems import field_path
+from trimtab.validation.queue_section import tree_of, unknown_tenants
 from trimtab.words import counted
 
 
@@ -71,6 +77,36 @@ def limited(workload: Workload, quota_gpus: Floats) -> Workload:
             expected="no less than a job of the tenant asks for",
         )
     return replace(workload, gpus_max=np.minimum(workload.gpus_max, most).astype(np.int64))
+
+
+def queues_of(scenario: TrainingScenario, workload: Workload, gpus: int) -> JobQueues | None:
+    """The queues as declared; None = there are none. Raises ScenarioError."""
+    if scenario.queues is None:
+        return None
+    for path, value, expected in unknown_tenants(scenario.queues, workload.tenant_names):
+        field = field_path(("queues", *path))
+        raise ScenarioError("cannot be used", field=field, value=value, expected=expected)
+    offers = node_offers(scenario.cluster)
+    try:
+        queues = job_queues(tree_of(scenario.queues, resources_of(offers)), workload.tenant_names, offers)
+        queues.tree.refuse_misfits(capacity_of(queues, gpus))
+        refuse_wide(queues, workload, gpus)
+    except UsageError as error:
+        raise ScenarioError(
+            error.problem, field=error.field, value=error.value, expected=error.expected
+        ) from error
+    return queues
+
+
+def node_offers(cluster: ClusterSpec) -> list[NodeOffer]:
+    """What jobs find on each node. CPUs and memory that a type does not state are any number."""
+    offers = []
+    for node in cluster.each_node():
+        room = cluster.types[node.group.type].resources
+        cpus, memory_gib = room.get("cpu_cores", math.inf), room.get("ram_gib", math.inf)
+        named = frozenset(node.group.partition), frozenset(node.group.labels)
+        offers.append(NodeOffer(*named, cpus, memory_gib))
+    return offers
 
 
 def generated_pairs(

@@ -14,13 +14,19 @@ import polars as pl
 from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.job_places import JobAsk, JobPlaces, NodeOffer, misfit, places_of
 from trimtab.domain.service_loads import PairSpeeds
-from trimtab.domain.training_jobs import Floats, Ints, Records, ServiceLoads, Workload, gpu_nodes
+from trimtab.domain.training_jobs import Floats, Ints, JobQueues, Records, ServiceLoads, Workload, gpu_nodes
 from trimtab.domain.training_profiles import ScalingTable
 from trimtab.errors import ScenarioError, TraceError
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.scenario_file import names_file
 from trimtab.experiments.training.job_profiles import ProfiledJobs, profiled_jobs
-from trimtab.experiments.training.training_environment import generated_pairs, limited, quota_gpus_of
+from trimtab.experiments.training.training_environment import (
+    generated_pairs,
+    limited,
+    node_offers,
+    queues_of,
+    quota_gpus_of,
+)
 from trimtab.experiments.training.training_scenario import (
     GenerateJobs,
     GenerateServices,
@@ -92,6 +98,7 @@ class TrainingInputs:
     offered_load: float
     load: float | None  # that was asked for
     quota_gpus: Floats  # [tenants] most GPUs; empty = no quotas
+    queues: JobQueues | None  # as declared
     stretch: float  # of times that the scenario sets, which are those of its own load
     places: JobPlaces | None  # where each job may run; None = on every node
 
@@ -136,13 +143,14 @@ def build_training(scenario: TrainingScenario, seed: int, load: float | None = N
         workload = with_services(workload, generate.services, seed)
     quota_gpus = quota_gpus_of(scenario.quotas, workload)
     workload = limited(workload, quota_gpus)
+    queues = queues_of(scenario, workload, int(nodes["gpus"].sum()))
     places = places_of(workload.asks, offers) if workload.asks else None
     if places is not None:
         most = np.maximum(places.most(nodes["gpus"].astype(np.int64)), workload.gpus_requested)
         workload = replace(workload, gpus_max=np.minimum(workload.gpus_max, most))
     cluster_and_jobs = nodes, types, workload, model, made.notes, usd
     return TrainingInputs(
-        scenario, seed, *cluster_and_jobs, final, load, quota_gpus, stretch=stretch, places=places
+        scenario, seed, *cluster_and_jobs, final, load, quota_gpus, queues, stretch=stretch, places=places
     )
 
 
@@ -169,17 +177,6 @@ def cluster_nodes(cluster: ClusterSpec) -> tuple[Records, tuple[str, ...], float
             raise ScenarioError("training needs whole GPUs", field=field, value=n, expected="1 or more")
     price = sum(cluster.types[name].usd_per_hour for name in each) / max(sum(gpus), 1)
     return gpu_nodes([types.index(name) for name in each], np.array(gpus, np.int64)), types, price
-
-
-def node_offers(cluster: ClusterSpec) -> list[NodeOffer]:
-    """What jobs find on each node. CPUs and memory that a type does not state are any number."""
-    offers = []
-    for node in cluster.each_node():
-        room = cluster.types[node.group.type].resources
-        cpus, memory_gib = room.get("cpu_cores", math.inf), room.get("ram_gib", math.inf)
-        named = frozenset(node.group.partition), frozenset(node.group.labels)
-        offers.append(NodeOffer(*named, cpus, memory_gib))
-    return offers
 
 
 def gpus_by_type(nodes: Records, types: tuple[str, ...]) -> dict[str, int]:

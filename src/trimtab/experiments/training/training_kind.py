@@ -220,6 +220,8 @@ class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
             failing_nodes=failing_nodes,
             checkpoint_s=rules.checkpoint_s,
             quota_gpus=inputs.quota_gpus,
+            queues=None if inputs.queues is None else inputs.queues.under(inputs.scenario.queue_scheme),
+            declared=inputs.queues,
             places=inputs.places,
             strict_priority=rules.priorities == "strict",
         )

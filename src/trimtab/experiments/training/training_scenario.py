@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from trimtab.domain.queue_tree import QueueScheme
 from trimtab.domain.service_loads import DEFAULT_BUSY_FRAC
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.loader import cluster_part
@@ -20,6 +21,7 @@ from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.scenario.spec.serving import FaultSpec
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
+from trimtab.validation.queue_section import Queues
 
 NO_PAIRS: Final = "a file of measured pairs in jobs.generate.pairs"
 
@@ -229,6 +231,14 @@ class TrainingScenario(ScenarioFile):
     quotas: Mapping[str, Annotated[int, Field(ge=1)]] = Field(
         {}, description="tenant → most GPUs that its jobs hold together; without one, all"
     )
+    queues: Queues | None = Field(
+        None, description="name → queue, for the tenants of jobs; null = no queues; see the guide on queues"
+    )
+    queue_scheme: QueueScheme = Field(
+        QueueScheme.PREEMPTION,
+        description="what of the queues holds: all, guarantees without preemption, shares of the dominant "
+        "resource (h-drf), leaves that share alike (flat), nothing",
+    )
     policies: tuple[PolicyName, ...] = Field((), description="allocators; empty = all that fit")
     seeds: Seeds = Field(3, description="number of seeds (0, 1, …), or a list of seeds")
     sweep: SweepSpec = Field(SweepSpec(loads=()), description="loads of the sweep")
@@ -243,7 +253,8 @@ class TrainingScenario(ScenarioFile):
         yield from struck_field_errors("faults", self.faults, self.cluster)
         generate = self.jobs.generate
         if generate is not None and generate.services is not None:
-            for field, values in (("faults", self.faults), ("quotas", self.quotas)):
+            queues = self.queues or {}
+            for field, values in (("faults", self.faults), ("quotas", self.quotas), ("queues", queues)):
                 if values:
                     yield FieldError((field,), len(values), "none beside jobs.generate.services")
         for k, fault in enumerate(self.faults):
