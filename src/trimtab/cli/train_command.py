@@ -159,7 +159,7 @@ def run_jobs(
 ) -> None:
     """Run jobs. Ctrl-C stops them at a checkpoint; `--resume RUN` goes on from there."""
     from trimtab.cli.output import print_json, show
-    from trimtab.cli.train_tables import models_note, outcome_table
+    from trimtab.cli.train_tables import models_note, outcome_table, queues_table
     from trimtab.errors import TrimtabError
     from trimtab.training.runner.run_ledger import DONE, STOPPED
 
@@ -173,6 +173,8 @@ def run_jobs(
         print_json({"run": outcome.run_id, "state": outcome.state, **outcome.recording.to_dict()})
     else:
         show(outcome_table(outcome))
+        if outcome.recording.queues:
+            show(queues_table(outcome.recording.queues))
         if where := models_note(outcome):
             note(where, quiet=quiet)
         note(f"recorded: trimtab compare {outcome.recording.folder / 'scenario.yaml'}", quiet=quiet)
@@ -235,7 +237,7 @@ def show_run(
 ) -> None:
     """Show the jobs of a run: how far each is, its checkpoint, its restarts, and what went wrong."""
     from trimtab.cli.output import print_json, show
-    from trimtab.cli.train_tables import run_table
+    from trimtab.cli.train_tables import known_queues_table, run_table
     from trimtab.training.runner.train_reports import run_summary
 
     told = run_summary(journal, run)
@@ -243,3 +245,5 @@ def show_run(
         print_json(told)
     else:
         show(run_table(told))
+        if told["queues"]:
+            show(known_queues_table(told["queues"]))

@@ -62,6 +62,38 @@ def outcome_table(outcome: RunOutcome) -> Table:
     return table
 
 
+def queues_table(queues: Mapping[str, Mapping[str, float]]) -> Table:
+    """What the queues of a run got."""
+    table = Table(title="queues", title_justify="left")
+    table.add_column("queue")
+    headings = "jobs", "mean completion (s)", "mean wait (s)", "slots held", "guaranteed", "preempted"
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for path, figures in queues.items():
+        table.add_row(
+            path,
+            f"{figures['jobs']:.0f}",
+            _seconds(figures["completion_mean_s"]),
+            _seconds(figures["queueing_mean_s"]),
+            f"{figures['held_gpus']:.3g}",
+            f"{figures['guaranteed_gpus']:.3g}",
+            f"{figures['preempted']:.0f}",
+        )
+    return table
+
+
+def known_queues_table(queues: Sequence[Mapping[str, Any]]) -> Table:
+    """The queues of a run in the journal."""
+    table = Table(title="queues", title_justify="left")
+    table.add_column("queue")
+    for heading in ("jobs", "done", "slot seconds", "slots guaranteed"):
+        table.add_column(heading, justify="right")
+    for row in queues:
+        counts = f"{row['jobs']}", f"{row['done']}"
+        table.add_row(row["queue"], *counts, f"{row['gpu_s']:.1f}", f"{row['guaranteed_gpus']:.3g}")
+    return table
+
+
 def models_note(outcome: RunOutcome) -> str:
     """Where the models of a run are; empty if none was kept."""
     kept = [job.model for job in outcome.recording.jobs if job.model is not None]
@@ -196,6 +228,9 @@ def jobs_table(rows: Sequence[JobRow], now_s: float) -> Table:
     table.add_column("state")
     for heading in ("slots", "asked", "samples", "done", "samples/s", "restarts", "ends in (s)"):
         table.add_column(heading, justify="right")
+    has_queues = any(row.queue for row in rows)
+    if has_queues:
+        table.add_column("queue")
     table.add_column("problem", overflow="fold")
     for row in rows:
         ends = "" if math.isinf(row.expected_end_s) else f"{max(row.expected_end_s - now_s, 0):.0f}"
@@ -210,6 +245,7 @@ def jobs_table(rows: Sequence[JobRow], now_s: float) -> Table:
             rate,
             str(row.restarts),
             ends,
+            *([row.queue] if has_queues else []),
             row.problem,
         )
     return table

@@ -31,7 +31,7 @@ class QueueBook:
     """Adds up what queues have, decision by decision. `declared`: the queues, whatever scheme holds."""
 
     def __init__(self, declared: JobQueues) -> None:
-        self._declared = declared
+        self.declared = declared
         leaves = len(declared.tree.leaf_paths)
         self._now = np.zeros((4, leaves))  # as the fields of QueueRecords: what is added up
         self._sums = np.zeros((4, leaves))
@@ -43,10 +43,10 @@ class QueueBook:
     ) -> None:
         """A decision was made: jobs have so many GPUs from now on, [jobs]."""
         self._pass(now_s)
-        tree = self._declared.tree
-        leaves, leaf = len(tree.leaf_paths), self._declared.leaf_of[jobs["tenant_idx"]]
+        tree = self.declared.tree
+        leaves, leaf = len(tree.leaf_paths), self.declared.leaf_of[jobs["tenant_idx"]]
         asked = np.maximum(jobs["gpus_requested"].astype(np.int64), counts)
-        room = np.where(cluster.nodes["up"][:, None], self._declared.room, 0.0).sum(axis=0)
+        room = np.where(cluster.nodes["up"][:, None], self.declared.room, 0.0).sum(axis=0)
         amounts = tree.amounts(np.append(float(cluster.n_gpus), room))
         guarantee, limit = amounts.guarantee[:, 0].copy(), amounts.limit[:, 0].copy()
         demand = np.bincount(leaf, asked, leaves).astype(np.float64)
@@ -66,6 +66,6 @@ class QueueBook:
     def records(self, end_s: float) -> QueueRecords:
         """What was added up so far."""
         self._pass(end_s)
-        paths, leaf_of = self._declared.tree.leaf_paths, self._declared.leaf_of
+        paths, leaf_of = self.declared.tree.leaf_paths, self.declared.leaf_of
         guaranteed, fair, wanting, below = (row.copy() for row in self._sums)
         return QueueRecords(paths, leaf_of, guaranteed, fair, wanting, below, self._preempted.copy())

@@ -54,7 +54,7 @@ def refuse_wide(queues: JobQueues, workload: Workload, gpus: float) -> None:
         raise UsageError(
             f"job {workload.job_ids[i]} asks for {counted_words(int(workload.gpus_requested[i]), 'GPU')}",
             field=f"queues.{path.replace('.', '.queues.')}",
-            value=f"{most[i]:g} GPUs",
+            value=counted_words(int(most[i]), "GPU"),
             expected="a limit, and a user_limit, no less than a job of the queue asks for",
         )
 

@@ -84,16 +84,18 @@ def tree_of(queues: Mapping[str, QueueSpec], resources: Sequence[str]) -> QueueT
     return QueueTree.of([queue.named(name) for name, queue in queues.items()], resources)
 
 
-def unknown_tenants(queues: Mapping[str, QueueSpec], tenants: Collection[str]) -> Iterator[FieldError]:
-    """Tenants of queues that are none of these, and of these those that no queue takes.
+def tenant_errors(
+    queues: Mapping[str, QueueSpec], tenants: Collection[str], *, are_all: bool
+) -> Iterator[FieldError]:
+    """Tenants that no queue takes; and where these `are_all`, tenants of queues that are none of them.
 
-    For files that name all tenants. Paths begin inside the section.
+    Paths begin inside the section.
     """
     taken: set[str] = set()
     for path, queue in _each(queues):
         taken.update(queue.tenants)
         for k, name in enumerate(queue.tenants):
-            if name not in tenants:
+            if are_all and name not in tenants:
                 yield FieldError((*path, "tenants", k), name, f"a known tenant: {nearest(name, tenants)}")
     if DEFAULT_QUEUE not in queues:
         for name in tenants:
@@ -146,7 +148,7 @@ def _inner_errors(path: tuple[str | int, ...], queue: QueueSpec) -> Iterator[Fie
     if not queue.queues:
         yield FieldError((*path, "queues"), {}, "at least one queue, or no key queues")
     for field in _OF_LEAVES:
-        if field in queue.model_fields_set:
+        if getattr(queue, field) != QueueSpec.model_fields[field].default:
             yield FieldError(
                 (*path, field),
                 getattr(queue, field),

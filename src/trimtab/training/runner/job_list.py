@@ -13,11 +13,14 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from trimtab.domain.job_places import JobAsk, NodeOffer, misfit, places_of
-from trimtab.domain.training_jobs import Workload
+from trimtab.domain.queue_tree import QueueScheme
+from trimtab.domain.training_jobs import JobQueues, Workload
 from trimtab.errors import UsageError
+from trimtab.training.queue_shares import capacity_of, job_queues, most_gpus, resources_of
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
+from trimtab.validation.queue_section import Queues, tenant_errors, tree_of
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 
@@ -187,6 +190,14 @@ class JobList(Spec):
     )
     cuda: bool = Field(False, description="whether slots are GPUs: ranks see those of their job")
     rules: RunRules = Field(RunRules(), description="clock, times, retries")
+    queues: Queues | None = Field(
+        None, description="name → queue, for the tenants of jobs; null = no queues; gpus are slots"
+    )
+    queue_scheme: QueueScheme = Field(
+        QueueScheme.PREEMPTION,
+        description="what of the queues holds: all, guarantees without preemption, shares of the dominant "
+        "resource (h-drf), leaves that share alike (flat), nothing",
+    )
     jobs: tuple[JobSpec, ...] = Field(description="the jobs")
 
     @property
@@ -210,7 +221,19 @@ class JobList(Spec):
             raise_field_errors([FieldError(("jobs",), [], "at least one job")], "jobs")
         twice = [name for name, count in Counter(job.id for job in self.jobs).items() if count > 1]
         raise_field_errors((FieldError(("jobs",), name, "an id of its own each") for name in twice), "jobs")
+        if self.queues is not None:
+            found = tenant_errors(
+                self.queues, {job.tenant for job in self.jobs}, are_all=not self.rules.stays
+            )
+            raise_field_errors((error._replace(path=("queues", *error.path)) for error in found), "jobs")
         return self
+
+    def job_queues(self, tenants: Sequence[str]) -> JobQueues | None:
+        """The queues as declared, for jobs of these tenants; None = there are none. Raises UsageError."""
+        if self.queues is None:
+            return None
+        offers = [node.offer for node in self.nodes.values()]
+        return job_queues(tree_of(self.queues, resources_of(offers)), tenants, offers)
 
 
 def read_job_list(path: Path) -> JobList:
@@ -241,14 +264,16 @@ def job_list_of(text: str, file: str, folder: Path) -> JobList:
 
 
 def refuse_too_large(listed: JobList) -> None:
-    """Raise UsageError for a job that would wait for ever on these nodes."""
+    """Raise UsageError for a job that would wait for ever on these nodes, and queues that do not add up."""
+    if (queues := listed.job_queues(())) is not None:
+        queues.tree.refuse_misfits(capacity_of(queues, sum(listed.slots.values())))
     why = too_large(listed.jobs, listed)
     for k, (job, reason) in enumerate(zip(listed.jobs, why, strict=True)):
         if reason:
             total = sum(listed.slots.values())
             what, expected = "would wait for ever", f"at most {total}, the slots of all nodes"
             if job.limits[0] <= total:
-                what, expected = f"{what}: {reason}", "nodes of the file that have it"
+                what, expected = f"{what}: {reason}", "nodes, and a queue, of the file that have it"
             raise UsageError(what, field=f"jobs[{k}].gpus", value=job.limits[0], expected=expected)
 
 
@@ -258,14 +283,33 @@ def too_large(jobs: Sequence[JobSpec], listed: JobList) -> list[str]:
     places = places_of([job.ask for job in jobs], [node.offer for node in listed.nodes.values()])
     most = np.full(len(jobs), total) if places is None else places.most(slots)
     least = [job.limits[0] for job in jobs]
+    in_queue = _most_in_queue(jobs, listed, total)
     return [
         ""
+        if count <= min(has, allowed)
+        else _not_in_queue(job, count, allowed)
         if count <= has
         else f"wants {count} slots; the run has {total}"
         if count > total
         else misfit(job.ask, count, int(has))
-        for job, count, has in zip(jobs, least, most, strict=True)
+        for job, count, has, allowed in zip(jobs, least, most, in_queue, strict=True)
     ]
+
+
+def _most_in_queue(jobs: Sequence[JobSpec], listed: JobList, total: int) -> list[float]:
+    """Most slots that each job may have by its queue; -1 = it has none, inf = there are no queues."""
+    tenants = list(dict.fromkeys(job.tenant for job in jobs))
+    queues = listed.job_queues(tenants)
+    if queues is None or listed.queue_scheme is QueueScheme.NONE:
+        return [math.inf] * len(jobs)
+    most = np.where(queues.leaf_of >= 0, most_gpus(queues, total) + 1e-9, -1.0)
+    return [float(most[tenants.index(job.tenant)]) for job in jobs]
+
+
+def _not_in_queue(job: JobSpec, count: int, allowed: float) -> str:
+    if allowed < 0:
+        return f"its tenant {job.tenant!r} has no queue"
+    return f"wants {count} slots; its queue, or its tenant there, has {int(allowed)} at most"
 
 
 def workload_of_jobs(jobs: Sequence[JobSpec], name: str) -> Workload:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trimtab.domain.job_places import NodeOffer, places_of
-from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, Workload, gpu_nodes
+from trimtab.domain.queue_tree import QueueScheme
+from trimtab.domain.training_jobs import Floats, GpuCluster, Held, Ints, JobQueues, Workload, gpu_nodes
 from trimtab.training.clocks import Clock
 from trimtab.training.decisions import Decision
 from trimtab.training.job_records import JobRecords
 from trimtab.training.job_states import JobStates
 from trimtab.training.levels import no_services
+from trimtab.training.queue_records import QueueBook
+from trimtab.training.queue_shares import job_queues
 from trimtab.training.runner.adaptive_speed import AdaptiveSpeed
 from trimtab.training.runner.batch_plan import BatchPlan
 from trimtab.training.runner.deciding import Question
@@ -106,7 +109,12 @@ class LiveDecisions:
         speed: AdaptiveSpeed,
         clock: Clock,
         restarts: MeasuredRestarts,
+        declared: JobQueues | None = None,
+        scheme: QueueScheme = QueueScheme.NONE,
     ) -> None:
+        self.declared = declared
+        self.queues = None if declared is None else declared.under(scheme)
+        self._book = None if declared is None else QueueBook(declared)
         self.workload, self.speed, self.restarts = workload, speed, restarts
         self.done = WorkDone(workload)
         self.states = JobStates(workload)
@@ -125,6 +133,8 @@ class LiveDecisions:
         """All jobs of the run, new ones at the end."""
         self.workload = workload_of_jobs(jobs, self.workload.name)
         self.places = places_of(self.workload.asks, self._offers)
+        names = self.workload.tenant_names
+        self._queues_are(lambda queues: replace(queues, leaf_of=queues.tree.leaf_of(names)))
         n = len(self.workload)
         self.speed, self.states = self.speed.grown(jobs), self.states.grown(self.workload)
         self.done.grow(self.workload)
@@ -141,6 +151,15 @@ class LiveDecisions:
         self.nodes["up"][-1] = False
         self.places = places_of(self.workload.asks, self._offers)
         self.wanted = self._on_all_nodes(self.wanted)
+        self._queues_are(lambda queues: job_queues(queues.tree, self.workload.tenant_names, self._offers))
+
+    def _queues_are(self, changed: Callable[[JobQueues], JobQueues]) -> None:
+        """Jobs or nodes have come."""
+        if self.declared is not None and self._book is not None:
+            self.declared = self._book.declared = changed(self.declared)
+        if self.queues is not None:
+            since_s = self.queues.short_since_s
+            self.queues = replace(changed(self.queues), short_since_s=since_s)
 
     def _on_all_nodes(self, gpus: Ints) -> Ints:
         """[jobs, nodes] GPUs of a time when there were fewer nodes."""
@@ -264,7 +283,9 @@ class LiveDecisions:
         jobs = self.states.view(job_idx, now_s, self.done, self.restarts)
         held = Held.of(self.wanted[job_idx])
         places = None if self.places is None else self.places.of(job_idx)
-        cluster = GpuCluster(self.nodes.copy(), ONE_TYPE, held, len(job_idx), places=places)
+        cluster = GpuCluster(
+            self.nodes.copy(), ONE_TYPE, held, len(job_idx), places=places, queues=self.queues
+        )
         return Question(job_idx.copy(), jobs, cluster, now_s, self.speed, self.workload.job_ids)
 
     def decided(self, asked: Question, made: Decision) -> None:
@@ -283,6 +304,10 @@ class LiveDecisions:
         if allocation.admitted is not None:
             self.states.admitted[asked.job_idx[allocation.admitted]] = True
         counts = held.counts(len(asked.job_idx))
+        if self.queues is not None and made.shares is not None:
+            self.queues = replace(self.queues, short_since_s=made.shares.short_since_s)
+        if self._book is not None:
+            self._book.decided(asked.jobs, asked.cluster, counts, now_s, made.shares)
         self.states.note_counts(asked.job_idx[is_here], counts[is_here])
         running = _running(asked.job_idx[held.rows], held.gpus)
         waiting = len(self.active) - len(held.rows)
@@ -320,9 +345,16 @@ class LiveDecisions:
         nodes = [self.speed.nodes_seen(job_idx, n) or -(-n // largest) for n in range(1, gpus_max + 1)]
         return {n: self.speed.work_per_s(job_idx, on, n) for n, on in enumerate(nodes, 1)}
 
+    def queue_of(self, job_idx: int) -> str:
+        """The path of a job's leaf; empty = there are no queues."""
+        if self.declared is None:
+            return ""
+        return self.declared.tree.leaf_paths[self.declared.leaf_of[self.workload.tenant_idx[job_idx]]]
+
     def records(self, now_s: float) -> JobRecords:
         """The records of the run."""
-        return self.states.records(int(self.nodes["gpus"].sum()), now_s)
+        records = self.states.records(int(self.nodes["gpus"].sum()), now_s)
+        return records if self._book is None else replace(records, queues=self._book.records(now_s))
 
 
 def _padded(values: Any, n: int, fill: Any) -> Any:

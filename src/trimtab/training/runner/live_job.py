@@ -205,6 +205,7 @@ class JobRow:
     restarts: int
     expected_end_s: float  # from the begin of the run; inf = unknown
     problem: str  # the newest
+    queue: str = ""  # the path of its leaf; empty = there are no queues
 
 
 def job_row(job: LiveJob, decisions: LiveDecisions, now_s: float) -> JobRow:
@@ -224,6 +225,7 @@ def job_row(job: LiveJob, decisions: LiveDecisions, now_s: float) -> JobRow:
         restarts=int(decisions.states.jobs["restarts"][job.idx]),
         expected_end_s=decisions.expected_end_s(job.idx, now_s),
         problem=job.problems[-1].split("\n", 1)[0] if job.problems else "",
+        queue=decisions.queue_of(job.idx),
     )
 
 

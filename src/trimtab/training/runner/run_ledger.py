@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import platformdirs
 
+from trimtab.domain.queue_tree import QueueScheme
 from trimtab.errors import UsageError
 from trimtab.jobs.run_journal import RunJournal
 from trimtab.jobs.run_rows import ACTIVE, LEASE_S, AttemptRecord, ResultRecord, RunRecord
@@ -65,6 +66,8 @@ class RunSettings:
     nodes: Mapping[str, Any] = field(default_factory=dict)  # node → what the file says of it
     drained: tuple[str, ...] = ()  # nodes that get no jobs, by command
     all_nodes: bool = False  # whether it has those of its host, also ones that come
+    queues: Mapping[str, Any] | None = None  # as in the file
+    queue_scheme: str = QueueScheme.PREEMPTION
 
 
 @dataclass(slots=True)
@@ -179,8 +182,9 @@ class RunLedger:
         inputs = await self.journal.inputs(run_id)
         jobs = tuple(JobSpec.model_validate_json(row.given) for row in inputs)
         nodes = settings.nodes or settings.slots
+        of_file = {"queues": settings.queues, "queue_scheme": settings.queue_scheme}
         listed = JobList.model_validate(
-            {"jobs": jobs, "nodes": nodes, "cuda": settings.cuda, "rules": settings.rules}
+            {"jobs": jobs, "nodes": nodes, "cuda": settings.cuda, "rules": settings.rules} | of_file
         )
         attempts = await self.journal.attempts(run_id)
         newest: dict[int, int] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,7 +20,7 @@ import yaml
 from trimtab.domain.training_jobs import Floats, Ints, Workload
 from trimtab.traces.scaling_profiles import Curves, scaling_table
 from trimtab.traces.write import profile_name, write_jobs, write_profiles
-from trimtab.training.job_metrics import job_metrics
+from trimtab.training.job_metrics import job_metrics, queue_figures
 from trimtab.training.job_records import JobRecords, Outcome
 from trimtab.training.restart_costs import FlatRestart
 from trimtab.training.runner.job_list import JobSpec, NodeSpec, workload_of_jobs
@@ -70,6 +70,7 @@ class Recording:
     forecast_error_frac: float  # mean of |predicted ÷ measured completion − 1|; nan = nothing was predicted
     simulation_error_frac: float  # the same of the simulation, which knows when each job came
     was_stopped: bool  # meanwhile: completions count that time, so errors of predictions are nan
+    queues: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # leaf → its figures
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; nan becomes null."""
@@ -110,6 +111,8 @@ def rerun_of(run: KnownRun, decisions: LiveDecisions) -> Rerun:
         "places": None if decisions.places is None else decisions.places.of(order),
         "strict_priority": rules.priorities == "strict",
         "type_names": ONE_TYPE,
+        "declared": (declared := run.listed.on(run.settings.slots).job_queues(workload.tenant_names)),
+        "queues": None if declared is None else declared.under(run.listed.queue_scheme),
     }
     return Rerun(run.settings.policy, workload, order, curves, setup, decisions.restarts.mean_s)
 
@@ -154,6 +157,7 @@ def recorded(
         forecast_error_frac((job.predicted_s, job.completion_s) for job in compared),
         forecast_error_frac((job.simulated_s, job.completion_s) for job in compared),
         bool(run.begun),
+        queue_figures(real),
     )
     _write(run, again.workload, again.curves, recording)
     return recording
@@ -253,7 +257,7 @@ def _write(run: KnownRun, workload: Workload, curves: Curves, recording: Recordi
             "restart": f"flat(seconds_s={recording.restart_s:.6g})",
         },
         "seeds": 1,
-    }
+    } | run.listed.model_dump(mode="json", include={"queues", "queue_scheme"})
     for name, content in (("cluster.yaml", cluster), (SCENARIO, scenario)):
         (folder / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     (folder / SUMMARY).write_text(json.dumps(recording.to_dict()), encoding="utf-8")

@@ -151,8 +151,9 @@ async def _settings(
     listed = listed.on(found.slots).model_copy(update={"rules": rules, "cuda": found.cuda})
     told, on = rules.model_dump(mode="json"), choice.on or HERE
     nodes = {name: node.model_dump(mode="json") for name, node in listed.nodes.items()}
+    content = listed.model_dump(mode="json", include={"queues", "queue_scheme"})
     settings = RunSettings(
-        policy, found.slots, choice.name, found.cuda, on, told, nodes, all_nodes=not wanted
+        policy, found.slots, choice.name, found.cuda, on, told, nodes, all_nodes=not wanted, **content
     )
     refuse_too_large(listed)
     decisions_of(KnownRun("", settings, listed))
@@ -183,14 +184,17 @@ def decisions_of(run: KnownRun) -> LiveDecisions:
     speed = AdaptiveSpeed(run.listed.jobs)
     refuse_unmet(allocator, speed.provides, "real jobs", "")
     placement_of(rules.placement or allocator.placement)
-    nodes = run.listed.on(run.settings.slots).nodes.values()
+    listed = run.listed.on(run.settings.slots)
+    nodes, workload = listed.nodes.values(), workload_of_jobs(listed.jobs, run.settings.name)
     return LiveDecisions(
-        workload_of_jobs(run.listed.jobs, run.settings.name),
+        workload,
         np.array([node.slots for node in nodes], np.int64),
         [node.offer for node in nodes],
         speed,
         clock_of(rules.clock or allocator.clock),
         MeasuredRestarts(len(run.listed.jobs), rules.restart_s),
+        listed.job_queues(workload.tenant_names),
+        listed.queue_scheme,
     )
 
 

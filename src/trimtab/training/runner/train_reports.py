@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from trimtab.errors import UsageError
 from trimtab.jobs.run_rows import RunRecord
+from trimtab.training.queue_shares import capacity_of
 from trimtab.training.runner.batch_plan import checkpoint_work
 from trimtab.training.runner.checkpoint_files import newest_checkpoint
 from trimtab.training.runner.live_job import job_folder, model_link
@@ -41,6 +42,7 @@ def run_summary(folder: Path | None, run_id: str) -> dict[str, Any]:
         "folder": str(place),
         "slots": known.settings.slots,
         "jobs": [_job(known, k, place) for k in range(len(known.listed.jobs))],
+        "queues": _queues(known),
         "recording": told,
     }
 
@@ -80,6 +82,25 @@ def _job(known: KnownRun, k: int, place: Path) -> dict[str, Any]:
         "endings": _endings([end.ending for end in ended]),
         "problems": [end.problem for end in ended if end.problem] + problems,
     }
+
+
+def _queues(known: KnownRun) -> list[dict[str, Any]]:
+    """The leaves, with their jobs and the slot seconds of these."""
+    jobs = known.listed.jobs
+    tenants = list(dict.fromkeys(job.tenant for job in jobs))
+    queues = known.listed.on(known.settings.slots).job_queues(tenants)
+    if queues is None:
+        return []
+    leaf = [int(queues.leaf_of[tenants.index(job.tenant)]) for job in jobs]
+    guarantee = queues.tree.amounts(capacity_of(queues, sum(known.settings.slots.values()))).guarantee
+    rows = []
+    for k, path in enumerate(queues.tree.leaf_paths):
+        own = [job for job, its in enumerate(leaf) if its == k]
+        slot_s = sum(end.seconds_s * end.gpus for end in known.ended if end.job in own)
+        done = sum(known.states[job][0] == "done" for job in own)
+        has = float(guarantee[queues.tree.shape.leaf_row[k], 0])
+        rows.append({"queue": path, "jobs": len(own), "done": done, "gpu_s": slot_s, "guaranteed_gpus": has})
+    return rows
 
 
 def _endings(endings: list[str]) -> dict[str, int]:
