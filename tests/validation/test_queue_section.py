@@ -9,7 +9,7 @@ from trimtab.domain.queue_tree import QueueOrder
 from trimtab.errors import UsageError
 from trimtab.validation.base import Spec
 from trimtab.validation.problems import checked
-from trimtab.validation.queue_section import Queues, tenant_errors, tree_of
+from trimtab.validation.queue_section import Queues, tree_of, unknown_tenants
 from trimtab.validation.yaml_text import parsed_yaml
 
 
@@ -79,9 +79,9 @@ def test_bad_sections_are_refused_by_field_value_and_what_was_expected(text: str
 def test_tenants_are_known_and_have_a_queue() -> None:
     queues = read("{a: {queues: {b: {tenants: [x, z]}}}}").queues
     assert queues is not None
-    errors = [(error.path, error.value) for error in tenant_errors(queues, ["x", "y"], are_all=True)]
+    errors = [(error.path, error.value) for error in unknown_tenants(queues, ["x", "y"])]
     assert errors == [(("a", "queues", "b", "tenants", 1), "z"), ((), "y")]
-    assert [error.value for error in tenant_errors(queues, ["x", "y"], are_all=False)] == ["y"]
+    assert [error.value for error in unknown_tenants(queues, ["x", "y"], are_all=False)] == ["y"]
     with_default = read("{a: {tenants: x}, default: {}}").queues
     assert with_default is not None
-    assert not list(tenant_errors(with_default, ["x", "y"], are_all=True))
+    assert not list(unknown_tenants(with_default, ["x", "y"]))

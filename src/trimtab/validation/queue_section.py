@@ -84,8 +84,8 @@ def tree_of(queues: Mapping[str, QueueSpec], resources: Sequence[str]) -> QueueT
     return QueueTree.of([queue.named(name) for name, queue in queues.items()], resources)
 
 
-def tenant_errors(
-    queues: Mapping[str, QueueSpec], tenants: Collection[str], *, are_all: bool
+def unknown_tenants(
+    queues: Mapping[str, QueueSpec], tenants: Collection[str], *, are_all: bool = True
 ) -> Iterator[FieldError]:
     """Tenants that no queue takes; and where these `are_all`, tenants of queues that are none of them.
 

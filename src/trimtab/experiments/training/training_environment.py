@@ -23,7 +23,7 @@ from trimtab.training.queue_shares import capacity_of, job_queues, refuse_wide, 
 from trimtab.training.truths.gavel_workloads import gavel_profile, pair_speeds
 from trimtab.validation.names import nearest
 from trimtab.validation.problems import field_path
-from trimtab.validation.queue_section import tenant_errors, tree_of
+from trimtab.validation.queue_section import tree_of, unknown_tenants
 from trimtab.words import counted
 
 
@@ -84,7 +84,7 @@ def queues_of(scenario: TrainingScenario, workload: Workload, gpus: int) -> JobQ
     if scenario.queues is None:
         return None
     are_all = scenario.jobs.generate is not None  # a trace, or the first jobs of one, may lack some
-    for path, value, expected in tenant_errors(scenario.queues, workload.tenant_names, are_all=are_all):
+    for path, value, expected in unknown_tenants(scenario.queues, workload.tenant_names, are_all=are_all):
         field = field_path(("queues", *path))
         raise ScenarioError("cannot be used", field=field, value=value, expected=expected)
     offers = node_offers(scenario.cluster)

@@ -20,7 +20,7 @@ from trimtab.training.queue_shares import capacity_of, job_queues, most_gpus, re
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
-from trimtab.validation.queue_section import Queues, tenant_errors, tree_of
+from trimtab.validation.queue_section import Queues, tree_of, unknown_tenants
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 
@@ -222,7 +222,7 @@ class JobList(Spec):
         twice = [name for name, count in Counter(job.id for job in self.jobs).items() if count > 1]
         raise_field_errors((FieldError(("jobs",), name, "an id of its own each") for name in twice), "jobs")
         if self.queues is not None:
-            found = tenant_errors(
+            found = unknown_tenants(
                 self.queues, {job.tenant for job in self.jobs}, are_all=not self.rules.stays
             )
             raise_field_errors((error._replace(path=("queues", *error.path)) for error in found), "jobs")
