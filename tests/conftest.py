@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked full too")
     parser.addoption("--faults", action="store_true", help="run the tests marked faults too")
     parser.addoption("--clusters", action="store_true", help="run the tests marked clusters too")
+    parser.addoption("--spark", action="store_true", help="run the tests marked spark too")
     parser.addoption("--again", action="store_true", help="run the tests that failed in the run before")
 
 
@@ -67,7 +68,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for marker in ("full", "faults", "clusters"):
+    for marker in ("full", "faults", "clusters", "spark"):
         if not config.getoption(f"--{marker}"):
             left_out = [item for item in items if item.get_closest_marker(marker) is not None]
             config.hook.pytest_deselected(items=left_out)

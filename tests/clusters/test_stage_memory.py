@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trimtab.chains import chain, run, stage
-from trimtab.chains.backend_cluster import PEAK_MARGIN, placed_by_peaks
 from trimtab.chains.run_reports import summary
+from trimtab.clusters.backend_cluster import PEAK_MARGIN, placed_by_peaks
 from trimtab.clusters.processes import Processes
 from trimtab.errors import UsageError
 from trimtab.live.stage_backend import Cause, StageCode, StageNode

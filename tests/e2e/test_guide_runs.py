@@ -123,6 +123,7 @@ def training_run(example: str, folder: Path) -> None:
 WEIGHTS = "film: it needs the weights of the models"
 TORCH = "training/runner/test_torch_jobs.py"
 RAY = "clusters/test_ray.py: it needs a Ray cluster"
+SPARK = "clusters_real/test_spark.py: it needs a Spark cluster"
 CHECKS: dict[str, Check | str] = {
     "demo-chain: from trimtab.chains import run": WEIGHTS,
     "demo-chain: from trimtab.chains import stage": WEIGHTS,
@@ -137,6 +138,8 @@ CHECKS: dict[str, Check | str] = {
     'run-chains: handle = run(story, prompts, journal="runs", priority=1, d': handle,
     "run-chains: from trimtab.clusters.simulated_workers import SimulatedWo": virtual_run,
     "run-chains: name: news": chain_file,
+    "spark: from trimtab.chains import chain, stage": SPARK,
+    "spark: from trimtab.clusters import spark": SPARK,
     "train-jobs: from trimtab.training.elastic import ElasticJob": "support/numpy_worker.py",
     "train-jobs: from trimtab.training.torch import ElasticTraining, device": TORCH,
     "train-jobs: jobs:": training_run,

@@ -17,7 +17,7 @@ PAGES = [
     *(page for at in ("guides", "concepts", "start") for page in (ROOT / "docs" / at).glob("*.md")),
 ]
 OF_GATEWAYS = frozenset({"deploy", "record-and-replay", "serve", "shadow-and-switch"})
-OF_RUNS = frozenset({"demo-chain", "kubeflow", "run-chains", "train-jobs"})
+OF_RUNS = frozenset({"demo-chain", "kubeflow", "run-chains", "spark", "train-jobs"})
 Check = Callable[[str, Path], Any]  # the example, and an empty folder that is the current one
 Checks = Mapping[str, Check | str]  # example → its check, or the test that runs it elsewhere
 

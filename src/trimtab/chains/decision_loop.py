@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from trimtab.chains.backend_cluster import cluster_of
 from trimtab.chains.graph import Chain
 from trimtab.chains.run_costs import Costs
 from trimtab.chains.stage_codes import specs_of
+from trimtab.clusters.backend_cluster import cluster_of
 from trimtab.domain.chains import templates_of
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Decider

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.chains.backend_cluster import placed_by_peaks
 from trimtab.chains.decision_loop import DecisionLoop
 from trimtab.chains.graph import Chain
 from trimtab.chains.host_state import HostState, outcome_of
@@ -32,6 +31,7 @@ from trimtab.chains.stage_limits import LimitedStages
 from trimtab.chains.stage_outcomes import StageOutcomes
 from trimtab.chains.stage_profiles import Profiling
 from trimtab.chains.value_budget import ValueBudget
+from trimtab.clusters.backend_cluster import placed_by_peaks
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Status
 from trimtab.errors import TrimtabError, UsageError
