@@ -166,7 +166,7 @@ def test_applications_become_jobs_with_the_mean_of_what_they_took() -> None:
     types = made.scenario["cluster"]["types"]
     assert types["node-1"]["accelerators"] == 8
     assert types["node-1"]["resources"] == {"cpu_cores": 8.0, "ram_gib": 5.0}
-    assert ("a", "a queue", "no job is in it: left out") in made.queues.not_carried
+    assert made.scenario["queues"]["a"]["tenants"] == ["a"]  # no job is in it
     assert made.scenario["queues"]["default"]["guarantee"] == 0.4
 
 

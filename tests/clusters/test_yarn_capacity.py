@@ -85,6 +85,9 @@ def test_absolute_resources_stay_amounts_or_become_parts_of_the_memory_there_is(
     assert a["guarantee"] == {"memory_gib": 10.0, "cpus": 12.0, "gpus": 8.0}
     assert a["limit"] == {"memory_gib": 20.0, "cpus": 24.0}
     assert a["user_limit"] == 0.5
+    requests = found.for_requests().section["a"]
+    assert requests["guarantee"] == {"ram_gib": 10.0, "cpu_cores": 12.0, "gpu_milli": 8000.0}
+    assert requests["tenants"] == a["tenants"]
     assert found.is_dominant
     assert why(found, "root.a.capacity") == ["yarn.io/fpga is no resource of trimtab's"]
     assert why(found, "root.b.user-limit-factor") == ["give --total, what the cluster has"]

@@ -48,12 +48,18 @@ def queues(
             show_default=False,
         ),
     ] = "",
+    work: Annotated[
+        Literal["training", "requests"],
+        typer.Option("--for", help="Whose names amounts have: gpus, cpus, memory_gib, or those of requests."),
+    ] = "training",
     json: Json = False,
 ) -> None:
     """Print the queues of YARN's files as a section for a scenario, gateway.yaml or a list of jobs."""
     from trimtab.clusters.yarn.read_queues import queues_of_files
 
     found = queues_of_files(files, total)
+    if work == "requests":
+        found = found.for_requests()
     if json:
         print_json({"queues": found.section, **_told(found)})
     else:

@@ -73,7 +73,7 @@ def capacity_queues(
         properties: of capacity-scheduler.xml, and of yarn-site.xml, which tells whether queues preempt.
         source: file for messages.
         total: what the cluster has: absolute amounts become parts of it where memory alone counts.
-        tenants: path of a leaf → who submits to it; leaves without any are left out. None = as mapped.
+        tenants: path of a leaf → who submits to it; None = as mapped.
     """
     return _Reader(properties, source, total).read(tenants)
 

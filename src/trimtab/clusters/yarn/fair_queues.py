@@ -86,7 +86,7 @@ def fair_queues(
         site: properties of yarn-site.xml; empty = not given: timeouts are taken to hold.
         source: file for messages.
         total: what the cluster has: absolute amounts become parts of it where memory alone counts.
-        tenants: path of a leaf → who submits to it; leaves without any are left out. None = each its own.
+        tenants: path of a leaf → who submits to it; None = each its own.
     """
     return _Reader(root, site, source, total).read(tenants)
 

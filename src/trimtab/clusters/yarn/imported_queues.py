@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Final, Literal, NamedTuple
 
 import yaml
 from pydantic import TypeAdapter
 
-from trimtab.clusters.yarn.yarn_amounts import MEMORY, Amounts
+from trimtab.clusters.yarn.yarn_amounts import CPUS, GPUS, MEMORY, Amounts
 from trimtab.domain.queue_tree import DEFAULT_QUEUE
 from trimtab.errors import UsageError
 from trimtab.validation.base import Spec
@@ -20,6 +20,7 @@ from trimtab.validation.queue_section import Queues, QueueSpec
 
 LEAST_WEIGHT: Final = 1e-6  # in place of 0, which YARN serves after all others
 ROUNDING: Final = 5e-4  # of a sum of capacities, as Hadoop allows
+_OF_REQUESTS: Final = {GPUS: ("gpu_milli", 1000.0), CPUS: ("cpu_cores", 1.0), MEMORY: ("ram_gib", 1.0)}
 _DIGITS: Final = 9  # of what is written
 
 Amount = float | Amounts  # part of the parent's, or absolute by resource
@@ -75,6 +76,10 @@ class ImportedQueues:
     is_dominant: bool  # shares are those of the dominant resource
     not_carried: tuple[NotCarried, ...]
 
+    def for_requests(self) -> ImportedQueues:
+        """With amounts in the names that resources of requests have."""
+        return replace(self, section={name: _renamed(queue) for name, queue in self.section.items()})
+
     def text(self) -> str:
         """The section as YAML, what it lacks in comments above it."""
         head = [f"Queues of YARN's {self.scheduler} scheduler, from {PurePath(self.source).name}."]
@@ -103,9 +108,8 @@ def imported(
 ) -> ImportedQueues:
     """The section of these top queues, checked. Raises UsageError.
 
-    `tenants` are those of each leaf by path; leaves without any are left out. None: leaves keep theirs, and
-    one to which no user is mapped gets its own path as its tenant, which its user limit would hold back as
-    a whole: it has none then.
+    `tenants` are those of each leaf by path; None: leaves keep theirs. One without any gets its own path as
+    its tenant, which its user limit would hold back as a whole: it has none then.
     """
     lacking = list(not_carried)
     for leaf in [leaf for top in drafts for leaf in top.leaves()]:
@@ -113,31 +117,17 @@ def imported(
             leaf.tenants = list(tenants.get(leaf.path, ()))
         if leaf.path == DEFAULT_QUEUE:
             leaf.tenants = []
-        elif not leaf.tenants and tenants is None:
+        elif not leaf.tenants:
             leaf.tenants = [leaf.path]
             if leaf.user_limit is not None:
                 why = "no user is mapped to the queue; write it where its tenants are users"
                 lacking.append(NotCarried(f"user_limit of {leaf.path}", f"{leaf.user_limit:.6g}", why))
                 leaf.user_limit = None
-    drafts = [draft for draft in drafts if _is_used(draft, lacking)]
-    if not drafts:
-        raise UsageError("no queue has work", file=source, expected="jobs of at least one of its queues")
     data = {draft.name: _data(draft) for draft in drafts}
     made = checked(lambda: _Section.model_validate({"queues": data}), _Section, source, UsageError)
     adapter = TypeAdapter(dict[str, QueueSpec])
     section = adapter.dump_python(dict(made.queues), mode="json", exclude_defaults=True)
     return ImportedQueues(source, scheduler, section, is_dominant, tuple(lacking))
-
-
-def _is_used(draft: Draft, lacking: list[NotCarried]) -> bool:
-    """Whether a queue has tenants, or is the default one; those below it that have none are taken out."""
-    if not draft.children:
-        is_used = bool(draft.tenants) or draft.path == DEFAULT_QUEUE
-        if not is_used:
-            lacking.append(NotCarried(draft.path, "a queue", "no job is in it: left out"))
-        return is_used
-    draft.children = [child for child in draft.children if _is_used(child, lacking)]
-    return bool(draft.children)
 
 
 def _data(draft: Draft) -> dict[str, Any]:
@@ -162,6 +152,18 @@ def _amount(amount: Amount) -> Any:
 
 def _short(value: float) -> float:
     return value if value == 0 else round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
+def _renamed(queue: Mapping[str, Any]) -> dict[str, Any]:
+    """A queue of a section with amounts in the names of requests."""
+    made = dict(queue)
+    for key in ("guarantee", "limit"):
+        if isinstance(queue.get(key), Mapping):
+            named = {name: (_OF_REQUESTS[name], amount) for name, amount in queue[key].items()}
+            made[key] = {ours: times * amount for (ours, times), amount in named.values()}
+    if "queues" in queue:
+        made["queues"] = {name: _renamed(below) for name, below in queue["queues"].items()}
+    return made
 
 
 def memory_part(amounts: Amounts, total: Amounts) -> float:

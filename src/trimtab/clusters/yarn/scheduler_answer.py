@@ -35,7 +35,7 @@ def answered_queues(
         answer: the answer.
         file: for messages.
         total: what the cluster has; None = what the answer says, where it does.
-        tenants: path of a leaf → who submits to it; leaves without any are left out. None = as answered.
+        tenants: path of a leaf → who submits to it; None = as answered.
     """
     info = _info(answer, file)
     if info["type"] == _CAPACITY:
