@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, cast
 from zlib import crc32
@@ -38,12 +38,13 @@ from trimtab.gateway.decide.learning import ClassKey, NewEstimate, ServiceEstima
 from trimtab.gateway.http.client_connection import ClientConnection
 from trimtab.gateway.http.connection_context import Settings
 from trimtab.gateway.http.data_plane import DataPlane, make_context
-from trimtab.gateway.model import Attempt, Exchange, Kind, Outcome, Tenant
+from trimtab.gateway.model import Attempt, Cause, Exchange, Kind, Outcome, Tenant
 from trimtab.gateway.nodes.fleet import Fleet
 from trimtab.gateway.nodes.node_state import NodeSpec
 from trimtab.gateway.tenancy.admission import Admission
 from trimtab.live.clock import Rank
 from trimtab.policies.catalogue import find, names
+from trimtab.validation.queue_section import QueueSpec
 
 MODELS = ("a", "b", "c")
 SPEEDS = {"slow": 1.0, "middling": 1.7, "fast": 2.9}
@@ -65,6 +66,7 @@ class Case:
     on_grid: bool = False  # times at multiples of half a second: nearly every event has another at its time
     deadlines: bool = True
     seed: int = 5
+    queues: Mapping[str, QueueSpec] | None = None  # of tenants 0, 1 and others
 
 
 OUTPUT_WEIGHT = 2.0
@@ -72,6 +74,21 @@ CASES = {
     "busy": Case(load=1.2),
     "full": Case(load=2.0, held_max=15, max_wait_s=0.4, deadlines=False),
     "equal times": Case(on_grid=True, deadlines=False, load=1.1),
+}
+QUEUES = {
+    "m": QueueSpec(
+        guarantee=0.8,
+        limit=0.9,
+        queues={
+            "x": QueueSpec(guarantee=0.75, notice_s=0.05, tenants=("0",)),
+            "y": QueueSpec(weight=3.0, limit=0.5, order="priority", tenants=("1",)),
+        },
+    ),
+    "default": QueueSpec(max_running=7, notice_s=0.3, guarantee=0.2),
+}
+QUEUED = {
+    "queues": Case(load=1.3, deadlines=False, queues=QUEUES),
+    "queues at equal times": Case(load=1.2, on_grid=True, deadlines=False, queues=QUEUES),
 }
 
 
@@ -130,7 +147,7 @@ class Witness:
         self.start_s, self.end_s = np.full(n, np.nan), np.full(n, np.nan)
         self.units = np.full(n, np.nan)
         self.outcome: dict[int, Outcome | None] = {}
-        self.left = n
+        self.left, self.taken_back = n, 0
         self.all_over = asyncio.Event()
 
     def arrived(self, exchange: Exchange) -> None:
@@ -138,7 +155,8 @@ class Witness:
 
     def started(self, exchange: Exchange, attempt: Attempt) -> None:
         i = int(exchange.id)
-        assert self.node_idx[i] < 0, "nothing is retried"
+        assert all(one.cause is Cause.PREEMPTED for one in exchange.attempts[:-1]), "nothing is retried"
+        self.taken_back += len(exchange.attempts) > 1
         self.node_idx[i], self.start_s[i] = attempt.node.idx, attempt.begun_s
 
     def lost(self, exchange: Exchange, attempt: Attempt) -> None:
@@ -218,6 +236,7 @@ async def live(case: Case, t: Trace, choice: PolicyChoice, mode: str) -> Lived:
         prompt_weight=1.0,
         output_weight=OUTPUT_WEIGHT,
         seed=3,
+        queues=case.queues,
     )
     dispatcher = PolicyDispatcher(
         loop, fleet, rules, estimates=estimates, tenants=N_TENANTS, inline_plans=True, mode=mode
@@ -266,8 +285,12 @@ def simulated(case: Case, t: Trace, lived: Lived, policy: Policy, order: Policy,
     work["model_idx"], work["adapter_idx"] = [position[MODELS[m]] for m in t.model], -1
     work["estimate_s"] = work["rank_s"] = cluster.best_estimate_s(work["class_idx"], work["units"])
     truth["factor"] = t.factor
-    requests = Requests(work, truth, tuple(map(str, range(N_TENANTS))))
-    return run(cluster, requests, lived.options, Decider(policy, order), seed=3, mode=mode).state.requests
+    requests, options = Requests(work, truth, tuple(map(str, range(N_TENANTS)))), lived.options
+    if options.queues is not None:
+        tree = options.queues.tree
+        leaf_row = tree.shape.leaf_row[tree.leaf_of(requests.tenant_names)]
+        options = replace(options, queues=replace(options.queues, leaf_row=leaf_row))
+    return run(cluster, requests, options, Decider(policy, order), seed=3, mode=mode).state.requests
 
 
 def assert_parity(
@@ -299,6 +322,13 @@ def test_the_gateway_decides_as_the_simulator(spec: str, case: str) -> None:
 @pytest.mark.parametrize("order", names("order"))
 def test_every_order_serves_alike(order: str) -> None:
     assert_parity(CASES["full"], *find(f"least-connections+{order}"))
+
+
+@in_turn([f"least-connections+{order}" for order in names("order")], QUEUED)
+def test_limits_guarantees_and_preemption_are_alike(spec: str, case: str) -> None:
+    witness, _ = assert_parity(QUEUED[case], *find(spec))
+    if case == "queues":
+        assert witness.taken_back > 0
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -371,10 +371,10 @@ class Driver:
 
     @property
     def n_taken_back(self) -> int:
-        """Grows whenever requests may have left their backends unserved: cancelled, or a stage failed."""
+        """Grows whenever requests may have left their backends unserved: cancelled, taken back, …"""
         counts = self._counts
         failed = counts.rejected[0] + counts.lost[0] if self._has_runs else 0
-        return self.n_cancelled + int(failed)
+        return self.n_cancelled + int(failed) + int(counts.preempted[0])
 
     @property
     def n_arrived(self) -> int:

@@ -167,6 +167,7 @@ class LiveDriver:
         self.prefix_tokens = state.prefix_tokens  # [nodes or 0], of the next request that enters
         self.virtual_counters = state.virtual_counters  # cost served to each tenant [tenants]
         self.tenant_weight = state.tenant_weight  # relative share of the capacity [tenants]
+        self.leaf_of = state.leaf_of  # row of each tenant's leaf queue [tenants or 0]
         self.nodes, self._hidden = Columns(state.nodes), Columns(state.hidden)
         self._counts, self._contexts = Columns(state.counts), Columns(state.contexts)
         self._n_held = self._contexts.n_held
@@ -184,6 +185,7 @@ class LiveDriver:
         self._unit_s: Any = memoryview(state.unit_s)
         self._started = memoryview(state.started)
         self._given_tokens = Columns(state.truth).given_tokens
+        self._preemptions = Columns(state.preemptions)
 
     # State for planners, displays and `LiveRuns`.
 
@@ -333,6 +335,18 @@ class LiveDriver:
         """Another deadline for a running request, for when it waits again."""
         self._work.deadline_s[row] = deadline_s
 
+    def keep(self, row: int) -> None:
+        """A running request stays at its node, whatever guarantees of queues ask for."""
+        if len(self._preemptions):
+            self._preemptions.is_firm[row] = 1
+
+    def wait_until(self, row: int, deadline_s: float) -> None:
+        """A request that was taken back waits so long. In queues it keeps the deadline that it came with."""
+        self._preemptions.until_s[row] = deadline_s
+        if self._status[row] == _HELD and deadline_s < _NEVER_S:
+            self._driver.push(deadline_s, CANCELLATION, row, 0)
+            self._counts.pending_wakeups[0] += 1
+
     def resize(self, row: int, spec: RequestSpec) -> None:
         """Another size for a request that waits. Its arrival stays, and with it its place in the queue."""
         work = self._work
@@ -437,6 +451,15 @@ class LiveDriver:
             return [(row, node_idx[row])] if status[row] == _RUNNING else []
         rows = started[:count].tolist()
         return [(row, node_idx[row]) for row in rows if status[row] == _RUNNING]  # without aborted ones
+
+    def take_back(self) -> list[int]:
+        """Rows that have lost their places to queues below their guarantees; some may have started again."""
+        count = self._counts.taken_back[0]
+        if count == 0:
+            return []
+        self._counts.taken_back[0] = 0
+        rows: list[int] = self._driver.state.taken_back[:count].tolist()
+        return rows
 
     def take_ended(self) -> list[Ended]:
         """The requests that will not be served. Their rows are free from now on."""

@@ -138,7 +138,10 @@ def _expire(s: State, plan: Plan, r: int, now_s: float) -> None:
     status = s.requests.status[r]
     if status == _PENDING or status >= _FINISHED or (s.config.cancel[0] != 2 and has_started(s, r)):
         return
-    if now_s >= s.work.deadline_s[r]:
+    deadline_s = s.work.deadline_s[r]
+    if has_tree(s) and s.preemptions.until_s[r] > 0.0:
+        deadline_s = s.preemptions.until_s[r]
+    if now_s >= deadline_s:
         _cancel(s, plan, r, _DEADLINE, now_s)
 
 

@@ -188,7 +188,9 @@ def _take_back(s: State, r: int, j: int, now_s: float) -> None:
     vacate(s, r, j, now_s)
     withdraw(s, r, j)
     send_back(s, r, now_s)
-    if s.config.completions_from_outside[0] == 1:
+    if s.config.deadlines_while_held[0] == 1:
+        s.preemptions.until_s[r] = np.inf  # until the host says how long
+    if s.config.rows_reused[0] == 1:
         s.taken_back[s.counts.taken_back[0]] = r
         s.counts.taken_back[0] += 1
 

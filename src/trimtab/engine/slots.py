@@ -51,6 +51,7 @@ def begin_row(s: State, r: int) -> None:
     s.truth.units[r] = s.work.units[r]
     if len(s.preemptions.times) > 0:
         s.preemptions.is_firm[r] = s.preemptions.times[r] = 0
+        s.preemptions.until_s[r] = 0.0
     if s.work.estimate_s[r] == UNESTIMATED:
         best_s = best_estimate_s(s, r)
         s.work.estimate_s[r] = best_s if best_s < np.inf else SOME_S

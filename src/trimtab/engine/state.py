@@ -207,6 +207,7 @@ QUEUE_NODE = np.dtype(
 PREEMPTED = np.dtype(
     [
         ("lost_s", "f8"),  # slot-seconds of attempts that were taken back
+        ("until_s", "f8"),  # live, taken back: it waits so long, in place of its deadline; 0 = it was not
         ("times", "i4"),
         ("is_firm", "u1"),  # 1 = it is not taken back: its host has begun to answer
         ("is_chosen", "u1"),  # 1 = it is counted as gone, while a queue looks for room
@@ -383,7 +384,7 @@ class State(NamedTuple):
     tree_scaled: Annotated[Any, array("f8", "tree_queues", "shares")]  # the same, scaled
     preemptions: Annotated[Any, array(PREEMPTED, "tree_rows")]
     class_is_firm: Annotated[Any, array("u1", "classes")]  # 1 = its requests are not taken back
-    taken_back: Annotated[Any, array("i8", "started_rows")]  # live: taken back and not yet reported
+    taken_back: Annotated[Any, array("i8", "reused_rows")]  # reused rows: taken back and not yet reported
     held_of: Annotated[Any, array("i8", "tenants")]  # requests of each in the central queues
     held_cost: Annotated[Any, array("f8", "tenants")]  # and their cost
     failed_offers: Annotated[Any, array("i8", "lanes")]  # failed offers of the lane in this pass

@@ -122,6 +122,7 @@ class Cause(Enum):
     FIRST_BYTE = "first_byte_timeout"
     IDLE = "idle_timeout"
     TOTAL = "total_timeout"
+    PREEMPTED = "preempted"  # its place went to a queue below its guarantee; the node is not to blame
     LOAD = "load_failed"  # the node did not load the model or adapter; nothing was sent
 
 
@@ -329,6 +330,15 @@ class Exchange:
         """Send it to this node, now."""
         raise NotImplementedError
 
+    @property
+    def may_be_taken_back(self) -> bool:
+        """Whether it may leave its node now, to be sent to another one later."""
+        return False
+
+    def take_back(self) -> None:
+        """Leave the node: another request gets its place. It is started again later, or refused."""
+        raise NotImplementedError
+
     def refuse(self, refusal: Refusal) -> None:
         """Answer it without a backend: it is over."""
         raise NotImplementedError
@@ -352,6 +362,9 @@ class Dispatcher(Protocol):
 
     def progress(self, exchange: Exchange, chunks: int) -> None:
         """Report new chunks of a running request's stream, for token counts."""
+
+    def committed(self, exchange: Exchange) -> None:
+        """The client gets the first body byte of its answer: it stays at its node."""
 
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Report exchanges with complete responses, in the order of their ends. Usage and status are set."""

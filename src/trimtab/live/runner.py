@@ -118,12 +118,12 @@ class LiveRunner:
         return now_s
 
     def apply(self) -> None:
-        """Send started requests to the backend, and cancel the requests there that are outdated."""
-        for started in self._driver.take_started():
-            self._serve(started)
+        """Cancel requests at the backend that are outdated, and send it those that have started."""
         if self._driver.n_taken_back != self._n_taken_back:
             self._n_taken_back = self._driver.n_taken_back
             self._cancel_outdated()
+        for started in self._driver.take_started():
+            self._serve(started)
 
     def _set_timer(self) -> None:
         """Set the timer to the state's own next event."""

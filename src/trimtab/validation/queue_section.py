@@ -66,7 +66,7 @@ class QueueSpec(Spec):
 
 def _checked(queues: Mapping[str, QueueSpec]) -> Mapping[str, QueueSpec]:
     raise_field_errors(_field_errors(queues), "queues")
-    tree = QueueTree.of([queue.named(name) for name, queue in queues.items()], _resources(queues))
+    tree = tree_of(queues, named_resources(queues) or ("all",))
     if tree.is_relative:
         misfits = tree.misfits(np.ones(len(tree.resources)))
         raise_field_errors(
@@ -117,11 +117,11 @@ def _path(path: str) -> tuple[str, ...]:
     return tuple(".queues.".join(path.split(".")).split("."))
 
 
-def _resources(queues: Mapping[str, QueueSpec]) -> tuple[str, ...]:
+def named_resources(queues: Mapping[str, QueueSpec]) -> tuple[str, ...]:
     """All that amounts of the section name."""
     amounts = [amount for _, queue in _each(queues) for amount in (queue.guarantee, queue.limit)]
     named = dict.fromkeys(name for amount in amounts if isinstance(amount, Mapping) for name in amount)
-    return tuple(named) or ("all",)
+    return tuple(named)
 
 
 def _field_errors(queues: Mapping[str, QueueSpec]) -> Iterator[FieldError]:

@@ -238,3 +238,20 @@ def test_what_is_found_when_requests_are_made_names_the_file(
     error = caught.value
     assert (error.file, error.field, error.value) == (str(path), field, value)
     assert error.expected
+
+
+@pytest.mark.parametrize(
+    ("queues", "told"),
+    [
+        ("{x: {tenants: [a]}}", "a queue for this tenant, or one of the name 'default'"),
+        ("{x: {tenants: [a, zoe]}, default: {}}", "queues.x.tenants.1"),
+        ("{x: {tenants: [a], limit: {gpus: 3}}, default: {}}", "amounts of slots"),
+        ("{x: {tenants: [a], guarantee: {slots: 99}}, default: {}}", "at least its guarantee, 99 slots"),
+    ],
+)
+def test_queues_that_do_not_fit_the_scenario(queues: str, told: str) -> None:
+    text = TINY.replace("tenants: {", "tenants: {a: 1, ", 1) + f"\nqueues: {queues}\n"
+    with pytest.raises(ScenarioError) as refused:
+        build(parse_scenario(text, "mine.yaml"), 0)
+    assert "mine.yaml" in str(refused.value)
+    assert told in str(refused.value)

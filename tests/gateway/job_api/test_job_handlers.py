@@ -87,6 +87,8 @@ class FirstNode:
 
     def progress(self, exchange: Exchange, chunks: int) -> None: ...
 
+    def committed(self, exchange: Exchange) -> None: ...
+
     def hedge(self, exchange: Exchange) -> Node | None:
         return None
 

@@ -87,9 +87,10 @@ class Bench:
         nodes: int = 2,
         type_name: str = "same",
         utc_s: Callable[[], float] = time.time,
+        tenants: int = 1,
         **rules: Any,
     ) -> None:
-        self.loop, self._utc_s = asyncio.get_running_loop(), utc_s
+        self.loop, self._utc_s, self._tenants = asyncio.get_running_loop(), utc_s, tenants
         self.fleet = Fleet(self.loop)
         for k, fields in enumerate(entries or [{}] * nodes):
             entry = {"models": ("m",), "max_requests": slots, "type_name": type_name, **fields}
@@ -104,6 +105,7 @@ class Bench:
             self.loop,
             self.fleet,
             DispatchRules(choice, **rules),
+            tenants=self._tenants,
             inline_plans=True,
             mode="interpreted",
             utc_s=self._utc_s,

@@ -57,6 +57,9 @@ class RoundRobin:
     def progress(self, exchange: Exchange, chunks: int) -> None:
         self.progressed += chunks
 
+    def committed(self, exchange: Exchange) -> None:
+        """Nothing is ever taken back."""
+
     def done(self, exchanges: Sequence[Exchange]) -> None:
         for exchange in exchanges:
             self.log.append(("done", exchange.response_status))

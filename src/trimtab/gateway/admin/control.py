@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
 from trimtab.gateway.decide.learning import LoadFigures
+from trimtab.gateway.decide.tenant_queues import QueueFigures
 from trimtab.gateway.observe.status import NodeFigures
 
 Json = dict[str, Any]
@@ -31,6 +32,7 @@ class Status(TypedDict, total=False):
     draining: bool
     nodes: list[NodeFigures]
     queue: Json  # length, most, oldest_s, by_class
+    tenant_queues: list[QueueFigures]  # hierarchical queues of tenants; empty = there are none
     traffic: Json  # observe.summaries.traffic
     history: list[Json]  # observe.summaries.history
     balance: Json  # the metrics of `observe.metric_store.BALANCE`, by name

@@ -137,6 +137,7 @@ _FINAL = {
     Cause.FIRST_BYTE: (504, "first_byte_timeout", "The node did not answer in time."),
     Cause.IDLE: (504, "idle_timeout", "The node stopped answering."),
     Cause.TOTAL: (504, "total_timeout", "The answer took too long."),
+    Cause.PREEMPTED: (503, "preempted", "Its place went to other work."),
     Cause.LOAD: (503, "load_failed", "The node could not load the model."),
 }
 

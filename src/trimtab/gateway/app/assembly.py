@@ -276,6 +276,7 @@ class GatewayCore:
             demand=self.dispatcher.registry.demand_figures,
             loads=self.dispatcher.registry.load_times.figures,
             private=self.private.figures,
+            tenant_queues=lambda: [] if self.private else self.dispatcher.queue_figures(),
             shadow=lambda: self.dispatcher.log.shadow.counts,
         )
 

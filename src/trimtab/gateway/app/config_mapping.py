@@ -51,6 +51,7 @@ def rules_of(config: GatewayConfig) -> DispatchRules:
         holding_cost=fairness.holding_cost,
         prefix_blocks=config.prefix_cache.max_blocks if config.prefix_cache.enabled else 0,
         declared=declared_of(config),
+        queues=config.queues,
     )
 
 

@@ -139,6 +139,7 @@ class GatewayControl:
             "draining": gateway.plane.draining,
             "nodes": await self.nodes(),
             "queue": _queue(gateway),
+            "tenant_queues": [] if gateway.private else dispatcher.queue_figures(),  # of private tenants too
             "policy": {
                 "name": dispatcher.rules.default.spec,
                 "decisions": None if gateway.private else dispatcher.decisions,  # of private tenants too

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from trimtab.domain.needs import Need
+from trimtab.domain.queue_tree import DEFAULT_QUEUE
 from trimtab.gateway.config.chain_entries import Chains, ChainWorkersSpec
 from trimtab.gateway.config.keys import AdminSpec, KeySpec
 from trimtab.gateway.config.maintenance import (
@@ -61,7 +62,9 @@ from trimtab.gateway.config.traffic import (
 )
 from trimtab.gateway.config.types import FilePath, HostPort, LearnedFile, Listen, Model, host_port
 from trimtab.validation.base import NonNegative, Spec
-from trimtab.validation.names import FieldError, Path, known, raise_field_errors
+from trimtab.validation.names import FieldError, Path, known, nearest, raise_field_errors
+from trimtab.validation.queue_section import Queues as TenantQueues
+from trimtab.validation.queue_section import named_resources, unknown_tenants
 
 CONFIG_TITLE = "trimtab gateway"
 
@@ -100,6 +103,9 @@ class GatewayConfig(Spec):
     )
     routes: Mapping[Model, RouteSpec] = Field({}, description="model name of requests → models")
     relay_paths: tuple[RelayPath, ...] = Field((), description="further paths that are forwarded to nodes")
+    queues: TenantQueues | None = Field(
+        None, description="name → queue: what tenants may hold together; null = they compete directly"
+    )
     queue: QueueSpec = Field(QueueSpec(), description="the central queue")
     limits: LimitsSpec = Field(LimitsSpec(), description="limits of tenants, connections and bodies")
     cors: CorsSpec = Field(CorsSpec(), description="pages of other origins that may use the gateway")
@@ -167,6 +173,7 @@ class GatewayConfig(Spec):
             adapters_load=loads or self.declared_models() is None,
             prefix_index=self.prefix_cache.enabled,
             result_cache=any(route.cache for route in self.routes.values()),
+            queues=self.queues is not None,
         )
 
     def policy_notes(self) -> list[str]:
@@ -187,7 +194,30 @@ class GatewayConfig(Spec):
             notes.append("keys.may_set_priority: no policy reads priorities; NAME+priority-ageing does")
         if len({key.weight for key in keys}) > 1 and not any(needs & _SHARES for needs in read):
             notes.append("keys.weight: no policy shares between tenants; fairness: {enabled: true} does")
+        if self.queues is not None:
+            notes += self._queue_notes([Need.QUEUES in needs for needs in read])
         return notes
+
+    def _queue_notes(self, reads_queues: Sequence[bool]) -> Iterator[str]:
+        """Notes on tenants of queues without a key here, and on weights that no order reads."""
+        names = [key.name for key in self.keys]
+        for path, name, _ in unknown_tenants(self.queues or {}, names) if self.keys_file is None else ():
+            field = ".".join(str(part) for part in ("queues", *path))
+            yield f"{field}: {name!r} has no key in this file: {nearest(name, names)}"
+        if not all(reads_queues):
+            yield "queues: limits and guarantees hold, but weights and orders are read by NAME+hdrf only"
+
+    def _queue_field_errors(self) -> Iterator[FieldError]:
+        """Errors in queues: a leaf for other tenants, resources that nodes declare, fairness beside them."""
+        if self.queues is None:
+            return
+        if DEFAULT_QUEUE not in self.queues:
+            expected = f"a queue {DEFAULT_QUEUE!r} too, for tenants that no queue names"
+            yield FieldError(("queues",), list(self.queues), expected)
+        settings = (*self.nodes, *self.discovery.templates)
+        there = {"slots", *(str(name) for node in settings for name in node.capacity.resources)}
+        for name in named_resources(self.queues):
+            yield from known(("queues",), name, there, "resource, declared in `capacity` of nodes")
 
     def with_order(self, spec: str) -> str:
         """A policy with the order that it serves with here."""
@@ -223,6 +253,7 @@ class GatewayConfig(Spec):
         yield from self._model_field_errors(models)
         orders = list(self._order_field_errors())
         yield from orders or need_field_errors(self._policies(), self.provided())
+        yield from self._queue_field_errors()
         yield from zone_field_errors(self.zones, self.zones_in_use())
         yield from demand_field_errors(self.models, self.nodes)
         if not (self.discovery.is_on or self.registration.allowed_cidrs):

@@ -70,6 +70,7 @@ GATEWAY: Final = Host(
         Need.PRIORITIES: "",
         Need.VIRTUAL_COUNTERS: "",
         Need.SHARES_HELD: "",
+        Need.QUEUES: "`queues`",
         Need.FULL_SPEED: "",  # a node's capacity is what it serves well
         Need.HOLDING: "",
         Need.CENTRAL_QUEUE: "",
@@ -80,10 +81,16 @@ GATEWAY: Final = Host(
 
 
 def provided_by(
-    *, nodes: NodeNeeds, adapters_load: bool, prefix_index: bool, result_cache: bool
+    *, nodes: NodeNeeds, adapters_load: bool, prefix_index: bool, result_cache: bool, queues: bool = False
 ) -> frozenset[Need]:
     """The needs that the gateway meets, by what is configured."""
-    met = {Need.RESIDENCY: adapters_load, Need.PREFIX: prefix_index, Need.RESULT_CACHE: result_cache, **nodes}
+    met = {
+        Need.RESIDENCY: adapters_load,
+        Need.PREFIX: prefix_index,
+        Need.RESULT_CACHE: result_cache,
+        Need.QUEUES: queues,
+        **nodes,
+    }
     return GATEWAY.always() | {need for need, is_met in met.items() if is_met}
 
 

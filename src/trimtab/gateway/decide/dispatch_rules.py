@@ -9,6 +9,7 @@ from typing import Final
 from trimtab.domain.cluster import ResourceName
 from trimtab.domain.options import Cancel, Options
 from trimtab.domain.policy import Policy
+from trimtab.gateway.decide.tenant_queues import Section
 from trimtab.gateway.nodes.planned_outages import Window
 from trimtab.policies.catalogue import find
 
@@ -62,6 +63,7 @@ class DispatchRules:
     prefix_blocks: int = 0  # of the prefix index; 0 = none
     seed: int = 0
     declared: Declared = field(default_factory=Declared)
+    queues: Section | None = None  # hierarchical queues of tenants; None = they compete directly
 
     def choices(self) -> tuple[PolicyChoice, ...]:
         """Every policy that may decide; the default comes first."""

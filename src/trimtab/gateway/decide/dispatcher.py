@@ -24,6 +24,7 @@ from trimtab.gateway.decide.pools import PolicyPools
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import RequestBuilder, SessionAffinity, no_response
 from trimtab.gateway.decide.signals import NodeSignals
+from trimtab.gateway.decide.tenant_queues import QueueFigures
 from trimtab.gateway.model import NO_BLOCKS, Cause, Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet, FleetListener
 from trimtab.gateway.nodes.node_resources import use_of
@@ -269,6 +270,12 @@ class PolicyDispatcher(FleetListener):
         if pool.charges_cost and tenant is not None and is_text:
             pool.live.add_cost(tenant.idx, self.rules.output_weight * chunks / tenant.weight)
 
+    def committed(self, exchange: Exchange) -> None:
+        """A Dispatcher method."""
+        pool = self._pools.of(exchange)
+        if pool.tenant_queues.preempts and pool.exchanges.get(exchange.row) is exchange:
+            pool.live.keep(exchange.row)
+
     def done(self, exchanges: Sequence[Exchange]) -> None:
         """Their attempts have ended with whole responses."""
         now_s, only = self.now_s(), self._pools.only
@@ -460,7 +467,8 @@ class PolicyDispatcher(FleetListener):
 
     def _settle(self, pool: PolicyPool, turned: Turned, now_s: float) -> None:
         """Carry out the decisions of a turn, and compare the shadow's decisions about its new requests."""
-        started, ended = turned
+        freed = [self._take_back(pool, exchange, node_idx, now_s) for exchange, node_idx in turned.taken_back]
+        started, ended = turned.started, turned.ended
         newcomers, pool.newcomers = pool.newcomers, []
         for exchange in started:
             if exchange.subset is not None:
@@ -479,6 +487,7 @@ class PolicyDispatcher(FleetListener):
                     exchange.start(self.fleet.nodes[exchange.node_idx])
                 except Exception as error:
                     self._report("starting a request failed", error)
+                pool.let_preempt(exchange)
         if newcomers and pool.choice.shadow is not None:
             self.log.compare_with_shadow(pool, newcomers)
         if pool.failed:
@@ -486,6 +495,22 @@ class PolicyDispatcher(FleetListener):
         self._set_timer(pool)
         for exchange, end in ended:
             exchange.refuse(self._requests.refusal(exchange, end, pool))
+        for others in freed:
+            self._turn_each(others, now_s)
+
+    def _take_back(
+        self, pool: PolicyPool, exchange: Exchange, node_idx: int, now_s: float
+    ) -> Sequence[PolicyPool]:
+        """A request has lost its node to a queue below its guarantee. Returns pools with a free slot."""
+        freed = self._pools.free_at(pool, exchange, node_idx, now_s)
+        exchange.take_back()
+        if exchange.node_idx < 0:
+            self._requests.wait_anew(exchange, pool, now_s)
+        return freed
+
+    def queue_figures(self) -> list[QueueFigures]:
+        """The figures of hierarchical queues."""
+        return self._pools.queue_figures()
 
     def _report(self, problem: str, error: Exception) -> None:
         self._loop.call_exception_handler({"message": problem, "exception": error})

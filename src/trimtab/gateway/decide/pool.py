@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from trimtab.domain.cluster import Cluster
@@ -20,14 +20,22 @@ from trimtab.engine.live_driver import Ended, LiveDriver, RequestSpec
 from trimtab.gateway.decide.cluster_shape import NO_ITEMS, ClusterShape
 from trimtab.gateway.decide.dispatch_rules import PolicyChoice
 from trimtab.gateway.decide.shadow import Later, ShadowPlanner
-from trimtab.gateway.model import NO_BLOCKS, Exchange
+from trimtab.gateway.decide.tenant_queues import Section, TenantQueues
+from trimtab.gateway.model import NO_BLOCKS, Exchange, Tenant
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, Planner, ProcessPlanner
 
 logger = logging.getLogger(__name__)
 
-Turned = tuple[list[Exchange], list[tuple[Exchange, Ended]]]  # requests that start; ends of unserved ones
 Moved = tuple[Exchange, Sequence[int]]  # between two states, with the nodes that it has lost
+
+
+class Turned(NamedTuple):
+    """What a turn decided."""
+
+    taken_back: list[tuple[Exchange, int]]  # that have lost their node; some of them start again
+    started: list[Exchange]
+    ended: list[tuple[Exchange, Ended]]  # that will not be served
 
 
 class Basis(NamedTuple):
@@ -39,6 +47,7 @@ class Basis(NamedTuple):
     rows: int  # requests at a time
     tenants: int
     seed: int
+    queues: Section | None = None
 
 
 class ActiveCandidate:
@@ -141,11 +150,14 @@ class PolicyPool:
         self.plan = empty_plan()  # the latest
         self._planned: Policy | None = None  # the policy of `planner`
         self.active_candidate = ActiveCandidate(choice.policy, now())
+        self.tenant_queues = TenantQueues()
         self._build(basis, now())
 
     def _build(self, basis: Basis, begun_s: float) -> None:
         choice, shape = self.choice, basis.shape
-        self._shape, self._rows, self.options = shape, max(basis.rows, self._rows), basis.options
+        self._shape, self._rows = shape, max(basis.rows, self._rows)
+        queues = self.tenant_queues.begin(basis.queues, basis.cluster, basis.tenants)
+        self.options = replace(basis.options, queues=queues)
         self.live = LiveDriver(
             basis.cluster,
             self.options,
@@ -265,6 +277,12 @@ class PolicyPool:
         before = live.policy_failures
         self.dispatch_loop.step(now_s)
         self.failed = live.policy_failures - before
+        taken_back = []
+        for row in live.take_back():
+            exchange = exchanges.get(row)
+            if exchange is not None and exchange.node_idx >= 0:
+                taken_back.append((exchange, exchange.node_idx))
+                exchange.node_idx = -1
         started = []
         for row, node_idx in live.take_started():
             exchange = exchanges.get(row)
@@ -276,7 +294,7 @@ class PolicyPool:
             exchange = exchanges.pop(end.row, None)
             if exchange is not None:
                 ended.append((exchange, end))
-        return started, ended
+        return Turned(taken_back, started, ended)
 
     def rebuild(
         self,
@@ -292,6 +310,7 @@ class PolicyPool:
         old, before = self.live, [*self.take_out(list(self.exchanges.values())), *self._inherited]
         self._inherited, self.exchanges, self.choice = [], {}, choice
         self.policy_failures_before += old.policy_failures
+        self.tenant_queues.end(old.state)
         self._build(basis, math.nextafter(now_s, math.inf))  # so that the first plan sees what runs
         self.live.virtual_counters[: len(old.virtual_counters)] = old.virtual_counters
         for exchange, _ in before:
@@ -307,8 +326,21 @@ class PolicyPool:
         model = exchange.facts.model if exchange.facts is not None else ""
         model_idx, adapter_idx = self.items.get(model, NO_ITEMS)  # items have other positions now
         spec = exchange.spec._replace(cost=0.0, model_idx=model_idx, adapter_idx=adapter_idx)
+        if self.tenant_queues.leaf_of and exchange.tenant is not None:
+            self.enter_queue(exchange.tenant)
         exchange.row = self.live.enter_at(exchange.node_idx, spec, exchange.estimate_s, now_s)
         self.exchanges[exchange.row] = exchange
+        self.let_preempt(exchange)
+
+    def enter_queue(self, tenant: Tenant) -> None:
+        """A tenant belongs to its leaf, from its first request in this state on."""
+        queues = self.tenant_queues
+        self.live.leaf_of[tenant.idx] = queues.leaf_of.get(tenant.name, queues.default)
+
+    def let_preempt(self, exchange: Exchange) -> None:
+        """A request has a node: say if it may not lose it."""
+        if self.tenant_queues.preempts and not exchange.may_be_taken_back:
+            self.live.keep(exchange.row)
 
     def close(self) -> None:
         """Stop planning, and no timer is left."""

@@ -6,6 +6,7 @@ Nothing here decides: methods return the pools that have something to decide abo
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +21,7 @@ from trimtab.gateway.decide.pool import Basis, PolicyPool
 from trimtab.gateway.decide.registry import Registry
 from trimtab.gateway.decide.request_specs import RequestBuilder
 from trimtab.gateway.decide.signals import outage_rows
+from trimtab.gateway.decide.tenant_queues import QueueFigures, summed
 from trimtab.gateway.model import Exchange, Node
 from trimtab.gateway.nodes.fleet import Fleet
 
@@ -244,8 +246,14 @@ class PolicyPools:
 
     def free(self, pool: PolicyPool, exchange: Exchange, now_s: float) -> Sequence[PolicyPool]:
         """Release the slot of a request, if it had one, and those of its hedge."""
-        freed: Sequence[PolicyPool] = ()
         node_idx, exchange.node_idx = exchange.node_idx, -1
+        return self.free_at(pool, exchange, node_idx, now_s)
+
+    def free_at(
+        self, pool: PolicyPool, exchange: Exchange, node_idx: int, now_s: float
+    ) -> Sequence[PolicyPool]:
+        """As `free`, of the slot on this node; −1 = none."""
+        freed: Sequence[PolicyPool] = ()
         if node_idx >= 0:
             self._nodes[node_idx].in_flight -= 1
             self._counts.add(node_idx, exchange.spec.class_idx, -1, _answers(exchange), now_s)
@@ -256,6 +264,11 @@ class PolicyPools:
                 freed = self._change_load(exchange, other_idx, -requests, -tokens, now_s)
         return freed
 
+    def queue_figures(self) -> list[QueueFigures]:
+        """The figures of hierarchical queues; those of several policies' pools together."""
+        each = [pool.tenant_queues.figures(pool.live.state) for pool in self.by_spec.values()]
+        return summed(itertools.chain.from_iterable(each))
+
     def hedge(self, exchange: Exchange, now_s: float) -> Node | None:
         """Take a slot for a second attempt, on the node with the smallest share of slots in use."""
         live, tried = self.of(exchange).live, {attempt.node.idx for attempt in exchange.attempts}
@@ -264,6 +277,7 @@ class PolicyPools:
         if not able:
             return None
         best = min(able, key=lambda j: nodes.in_flight[j] / nodes.slots[j])
+        live.keep(exchange.row)
         self.change_hedge(exchange, best, 1, now_s)
         return self._nodes[best]
 
@@ -316,6 +330,7 @@ class PolicyPools:
             rows=2 * rules.held_max + sum(m.slots for m in registry.shape.members) + SPARE_ROWS,
             tenants=self._tenants,
             seed=rules.seed,
+            queues=rules.queues,
         )
 
     def _outages(self) -> np.ndarray:

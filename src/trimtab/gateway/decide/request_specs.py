@@ -157,6 +157,8 @@ class RequestBuilder:
                 zone_idx = self._registry.zone_idx.get(tenant.zone, 0)
             if pool.reads_shares_held:
                 pool.live.tenant_weight[tenant_idx] = tenant.weight
+            if pool.tenant_queues.leaf_of:
+                pool.enter_queue(tenant)
         priority = BACKGROUND if exchange.background else exchange.priority
         return _new(  # the constructor takes three times as long
             RequestSpec,
@@ -174,6 +176,14 @@ class RequestBuilder:
         if deadline_s < exchange.spec.deadline_s:
             exchange.spec = exchange.spec._replace(deadline_s=deadline_s)
             pool.live.set_deadline(exchange.row, deadline_s)
+
+    def wait_anew(self, exchange: Exchange, pool: PolicyPool, now_s: float) -> None:
+        """A request was taken back: it waits as long as a new one may, within the client's own deadline."""
+        facts = exchange.facts
+        deadline_s = now_s + self._wait_s(facts.model if facts is not None else "")
+        deadline_s = min(deadline_s, exchange.deadline_s - self.origin_s)
+        exchange.spec = exchange.spec._replace(deadline_s=deadline_s)
+        pool.live.wait_until(exchange.row, deadline_s)
 
     def _wait_s(self, model: str) -> float:
         rules = self.rules

@@ -161,6 +161,18 @@ class ProxiedExchange(IncomingExchange):
         for tell in context.on_started:
             tell(self, attempt)
 
+    @property
+    def may_be_taken_back(self) -> bool:
+        """Whether nothing of the answer was sent, and the request may be repeated."""
+        is_open = self.upstream is not None and self.hedge_upstream is None and not self.committed
+        return is_open and self.replayable and not self.request.websocket
+
+    def take_back(self) -> None:
+        """Drop the attempt. The node is not blamed, and it is no retry."""
+        assert self.upstream is not None
+        self.upstream.attempt.cause = Cause.PREEMPTED
+        self._drop_attempts()
+
     def refuse(self, refusal: Refusal) -> None:
         """Answer with a refusal, or with the last node's own error response if one was kept."""
         if self.over:
@@ -285,6 +297,7 @@ class ProxiedExchange(IncomingExchange):
                 self.context.dispatcher.release(other.attempt.node, self)
             self._go_on_with(upstream)
         self.committed = True
+        self.context.dispatcher.committed(self)
         self.response_status = response.status
         assert upstream.connection is not None
         upstream.attempt.first_byte_s = upstream.connection.last_s

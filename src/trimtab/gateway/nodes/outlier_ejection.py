@@ -33,6 +33,7 @@ _NO_FAULTS = (
     Cause.CONNECT,
     Cause.RATE_LIMITED,
     Cause.LOAD,
+    Cause.PREEMPTED,
 )  # the first two are the circuit breaker's
 
 

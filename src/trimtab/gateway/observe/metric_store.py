@@ -165,6 +165,16 @@ _ALL = (
     counter("trimtab_tenant_failed_total", "Failed requests of a private tenant, with noise.", "tenant"),
     counter("trimtab_tenant_service_seconds_total", "Service of a private tenant, with noise.", "tenant"),
     gauge("trimtab_tenant_epsilon", "What today's figures of a private tenant have cost in ε.", "tenant"),
+    gauge("trimtab_tenant_queue_held", "Requests of a queue of tenants that wait.", "queue"),
+    gauge("trimtab_tenant_queue_at_nodes", "Requests of a queue of tenants at nodes.", "queue"),
+    gauge("trimtab_tenant_queue_share_ratio", "Dominant share of what all nodes have, of these.", "queue"),
+    gauge("trimtab_tenant_queue_guarantee_ratio", "The share that is guaranteed to it.", "queue"),
+    gauge("trimtab_tenant_queue_limit_ratio", "The share that it is limited to.", "queue"),
+    counter(
+        "trimtab_tenant_queue_preempted_total",
+        "Requests of a queue of tenants that were taken back from nodes for the guarantees of others.",
+        "queue",
+    ),
     counter("trimtab_response_bytes_total", "Body bytes sent to clients."),
     counter("trimtab_stream_chunks_total", "Chunks of streams sent to clients."),
     histogram(

@@ -19,6 +19,7 @@ import numpy as np
 
 from trimtab.gateway.decide.learning import LoadFigures
 from trimtab.gateway.decide.registry import SignalFigures
+from trimtab.gateway.decide.tenant_queues import QueueFigures
 from trimtab.gateway.http.cached_answers import ResultCache
 from trimtab.gateway.model import (
     Attempt,
@@ -67,6 +68,14 @@ _NODE_FAMILIES: Final = (
     "trimtab_node_served_total",
     "trimtab_node_failed_total",
 )
+_TENANT_QUEUE_FAMILIES: Final = {  # family → field of QueueFigures
+    "trimtab_tenant_queue_held": "held",
+    "trimtab_tenant_queue_at_nodes": "at_nodes",
+    "trimtab_tenant_queue_share_ratio": "share_frac",
+    "trimtab_tenant_queue_guarantee_ratio": "guarantee_frac",
+    "trimtab_tenant_queue_limit_ratio": "limit_frac",
+    "trimtab_tenant_queue_preempted_total": "preempted",
+}
 _SIGNAL_FAMILIES: Final = (
     "trimtab_node_foreign_requests",
     "trimtab_node_usd_per_hour",
@@ -126,6 +135,7 @@ class Sources:
     demand: Callable[[], Mapping[str, Mapping[str, float]]] = _nothing  # by class and resource
     loads: Callable[[], Sequence[LoadFigures]] = tuple
     private: Callable[[], Mapping[str, PrivateFigures]] = _nothing  # by tenant
+    tenant_queues: Callable[[], Sequence[QueueFigures]] = tuple
     shadow: Callable[[], tuple[int, int]] = _no_shadow  # its decisions, and how many of them differ
 
 
@@ -388,6 +398,12 @@ class Metrics(Observer, DecisionListener):
             row[0] = 0.0
         for model, count in self._sources.queue_by_model().items():
             self._store.row("trimtab_model_queue_length", self._models.get(model, OTHER))[0] += count
+
+        queues = self._sources.tenant_queues()
+        for family, field in _TENANT_QUEUE_FAMILIES.items():
+            self._store.table(family).clear()  # a queue that was removed has no state
+            for queue in queues:
+                self._store.set(family, queue[field], queue["queue"])  # type: ignore[literal-required]
 
     def _write_signals(self) -> None:
         store = self._store

@@ -53,7 +53,7 @@ function show(status) {
   showBalance($("#balance"), status);
   showPolicy(body("policy"), status);
   nodes.show(status.nodes);
-  showTenants(body("tenants"), status.tenants);
+  showTenants(body("tenants"), status.tenants, status.tenant_queues);
   showPrediction(body("prediction"), status.prediction);
   showCounts(body("counts"), status.counts);
   showJobs(body("jobs"), status);

@@ -71,10 +71,22 @@ function shadowParts(shadow) {
     h("p", { class: "how" }, "Mean completion time against the live policy; less is better.")];
 }
 
-export function showTenants(body, tenants) {
-  if (!tenants || !tenants.length) return body.replaceChildren(none("No request yet."));
+function queueTable(queues) {
+  return table("Queues of tenants: shares of what all nodes have, of the resource that each takes most", [
+    ["Queue", (q) => q.queue],
+    ["Waiting", (q) => number(q.held), "num"],
+    ["At nodes", (q) => number(q.at_nodes), "num"],
+    ["Share", (q) => percent(q.share_frac), "num"],
+    ["Guaranteed", (q) => percent(q.guarantee_frac), "num"],
+    ["Taken back", (q) => number(q.preempted), "num less"],
+  ], queues);
+}
+
+export function showTenants(body, tenants, queues = []) {
+  const above = queues.length ? [queueTable(queues)] : [];
+  if (!tenants || !tenants.length) return body.replaceChildren(...above, none("No request yet."));
   const rows = [...tenants].sort((a, b) => b.requests - a.requests).slice(0, 20);
-  body.replaceChildren(table("Requests and tokens by tenant", [
+  body.replaceChildren(...above, table("Requests and tokens by tenant", [
     ["Tenant", (t) => t.name],
     ["Requests", (t) => number(t.requests), "num"],
     ["In flight", (t) => (t.in_flight == null ? "–" : String(t.in_flight)), "num less"],
