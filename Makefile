@@ -7,7 +7,7 @@
 # make test   installs what the tests need and runs them, with a covering subset of the conformance cases
 # make test-full  the same with the full product of conformance cases: every policy in every case of every test
 # make test-faults  processes, machines and the head of Ray are killed and cut off while chains run (20 minutes)
-# make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Envoy, Kubeflow Pipelines and
+# make test-clusters  the same programs with real Kubernetes, which it builds once into ~/.cache (4 to 8 minutes), Slurm, Envoy, Kubeflow Pipelines and
 #             whatever else is installed, and the container image (5 minutes); what is not there is skipped with the reason
 # make test-node  trimtab's scheduler over a real node: builds kubelet once too (2 to 9 minutes); then test-clusters runs its test as well.
 #             Wants root and containerd, runc, containernetworking-plugins, busybox-static

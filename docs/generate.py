@@ -20,7 +20,8 @@ import trimtab
 from trimtab import errors, forecast, jobs, metrics, policies, solvers, traces
 from trimtab.chains.run_metrics import STAGE_FAMILIES
 from trimtab.cli.app import app
-from trimtab.clusters.kube.policy_choice import KUBERNETES
+from trimtab.clusters.kube.objects import KUBERNETES
+from trimtab.clusters.slurm.slurm_nodes import SLURM
 from trimtab.domain import cluster, planning, requests, view
 from trimtab.domain.allocator import JobNeed
 from trimtab.domain.needs import Host, Need, names_of
@@ -91,10 +92,14 @@ def _needs_table() -> str:
 def needs_page() -> str:
     """Hosts × needs."""
     rows = [
-        (need, need.meaning, *(_provides(host, need) for host in (SIMULATOR, LIVE_RUN, GATEWAY, KUBERNETES)))
+        (
+            need,
+            need.meaning,
+            *(_provides(host, need) for host in (SIMULATOR, LIVE_RUN, GATEWAY, KUBERNETES, SLURM)),
+        )
         for need in Need
     ]
-    heads = ("need", "meaning", *(host.name for host in (SIMULATOR, LIVE_RUN, GATEWAY, KUBERNETES)))
+    heads = ("need", "meaning", *(host.name for host in (SIMULATOR, LIVE_RUN, GATEWAY, KUBERNETES, SLURM)))
     return (
         f"{HEAD}# What hosts provide\n\nA policy declares what it reads beyond the nodes' queues and estimates, and what "
         "its host must do for it: its *needs*. A host provides some needs always and others where they are "

@@ -13,9 +13,8 @@ import polars as pl
 from bench.kube.course import MANY, NODES, SHARE, Setting, created, start
 from support.kubernetes.control_plane import ControlPlane, hollow_node, make_nodes, pod, reason_of
 from trimtab.clusters.kube.api import KubeApi
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import Pod, node_of, pod_of
-from trimtab.clusters.kube.stranded import Stranded
+from trimtab.clusters.kube.objects import RESOURCES, Pod, PodLedger, node_of, pod_of
+from trimtab.clusters.placement.stranded import Stranded
 
 MODEL = "nvidia.com/gpu.product"
 WHOLE = 1000
@@ -92,7 +91,7 @@ def figures(sample: Sample, found: list[dict[str, Any]]) -> dict[str, float]:
 
     kube-scheduler chooses no device: each share gets, in order of creation, the fullest one that has room.
     """
-    ledger = Ledger()
+    ledger = PodLedger(RESOURCES)
     ledger.reset_nodes([node_of(node | status) for node, status in sample.nodes])
     stranded, unplaced, no_device = Stranded(ledger), 0, 0
     for each in sorted((pod_of(one) for one in found), key=lambda one: one.name):
@@ -116,5 +115,5 @@ def figures(sample: Sample, found: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _fits(ledger: Ledger, pod: Pod) -> bool:
+def _fits(ledger: PodLedger, pod: Pod) -> bool:
     return not pod.share_milli or bool(ledger.device_room(pod)[ledger.index[pod.node_name]])

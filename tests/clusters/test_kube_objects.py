@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from support.kube_objects import a_node, a_pod, api_pod, ledger_of
 from trimtab.clusters.kube.feasibility import Feasibility
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import SHARE, node_of, pod_of
-from trimtab.clusters.kube.policy_choice import PolicyChoice
-from trimtab.clusters.kube.stranded import Stranded
+from trimtab.clusters.kube.objects import KUBERNETES, RESOURCES, SHARE, PodLedger, node_of, pod_of
+from trimtab.clusters.placement.policy_choice import PolicyChoice
+from trimtab.clusters.placement.stranded import Stranded
 from trimtab.errors import UsageError
 from trimtab.policies import catalogue
 from trimtab.validation.quantities import whole
@@ -103,7 +102,7 @@ def test_what_is_taken_is_given_back_and_no_device_gives_more_than_it_has(
     assert all(0 <= left <= 1000 for left in ledger.devices_left("a"))
     anew = ledger_of(*nodes)
     for holding in ledger.held.values():
-        anew.hold(holding.pod, holding.node_name, holding.devices)
+        anew.hold(holding.workload, holding.node_name, holding.devices)
     for name in ("cpu", "memory", SHARE, "nvidia.com/gpu", "pods"):
         assert ledger.left(name).tolist() == anew.left(name).tolist()
     assert ledger.devices_left("a") == anew.devices_left("a")
@@ -168,7 +167,7 @@ def test_a_spread_is_kept_by_brute_force() -> None:
 )
 def test_a_policy_ranks_nodes_that_may_take_a_pod_only(policy: str) -> None:
     ledger = ledger_of(*(a_node(f"n{i}", gpus=4) for i in range(5)))
-    choice = PolicyChoice(catalogue.find(policy), ledger, mode="interpreted")
+    choice = PolicyChoice(catalogue.find(policy), ledger, KUBERNETES, mode="interpreted")
     able = np.array([False, True, False, True, False])
     for i in range(8):
         ranked = choice.rank(a_pod(f"p{i}"), able)
@@ -183,7 +182,7 @@ def test_a_policy_ranks_nodes_that_may_take_a_pod_only(policy: str) -> None:
 def test_best_fit_fills_the_fullest_and_most_free_the_emptiest() -> None:
     for policy, expected in (("best-fit", "b"), ("most-free", "a")):
         ledger = ledger_of(a_node("a"), a_node("b"))
-        choice = PolicyChoice(catalogue.find(policy), ledger, mode="interpreted")
+        choice = PolicyChoice(catalogue.find(policy), ledger, KUBERNETES, mode="interpreted")
         ledger.hold(a_pod("there", gpus=3), "b")
         choice.placed(a_pod("there", gpus=3), "b")
         ranked = choice.rank(a_pod("p"), np.ones(2, np.bool_))
@@ -197,13 +196,13 @@ def test_an_image_that_a_node_has_is_near_for_a_policy_of_locality() -> None:
         "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"},
     }}  # fmt: skip
     ledger = ledger_of(a_node("a"), node_of(given))
-    choice = PolicyChoice(catalogue.find("least-expected-completion"), ledger, mode="interpreted")
+    choice = PolicyChoice(catalogue.find("least-expected-completion"), ledger, KUBERNETES, mode="interpreted")
     assert ledger.nodes[choice.rank(a_pod("p"), np.ones(2, np.bool_))[0]].name == "b"
 
 
 def test_a_policy_that_simulates_is_refused() -> None:
     with pytest.raises(UsageError, match="Kubernetes scheduler never provides it"):
-        PolicyChoice(catalogue.find("what-if"), Ledger())
+        PolicyChoice(catalogue.find("what-if"), PodLedger(RESOURCES), KUBERNETES)
 
 
 def test_what_is_stranded_is_counted_by_hand() -> None:

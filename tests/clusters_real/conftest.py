@@ -1,4 +1,4 @@
-"""For all tests here one control plane of Kubernetes, with rights as deploy/ gives them, and one image."""
+"""For all tests here one control plane of Kubernetes, with rights as in deploy/, one image, one Slurm."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import yaml
 from support.container_image import build, missing
 from support.kubernetes.control_plane import ControlPlane, programs
 from support.kubernetes.trimtab_process import Trimtab
+from support.slurm import cluster as slurm_cluster
+from support.slurm.cluster import SlurmCluster
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kube" / "rbac.yaml"
 WORKING = (("driver", "trimtab-workers"), ("driver", "trimtab-training"), ("gateway", "trimtab-discovery"))
@@ -80,3 +82,21 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 def trimtab(plane: ControlPlane) -> Trimtab:
     """Starts commands of trimtab against it."""
     return Trimtab(plane)
+
+
+@pytest.fixture(scope="session")
+def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_daemons: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The cluster, empty again afterwards."""
+    daemons = set(slurm_daemons.processes)
+    yield slurm_daemons
+    for name in slurm_daemons.processes.keys() - daemons:
+        slurm_daemons.stop(name)
+    slurm_daemons.empty()

@@ -25,6 +25,7 @@ from support.guide_examples import (
     ran,
     run_here,
 )
+from trimtab.clusters import backends
 from trimtab.clusters.yarn.read_queues import queues_of_files
 from trimtab.errors import TrimtabError
 from trimtab.experiments.tuning.space import Space
@@ -368,6 +369,12 @@ def yarn_queues(example: str, folder: Path) -> None:
     assert queues_of_files([folder / "capacity-scheduler.xml"]).section == yaml.safe_load(example)["queues"]
 
 
+def job_settings(example: str, folder: Path) -> None:
+    (folder / "slurm.yaml").write_text(example)
+    host = backends.host(f"slurm://{folder / 'slurm.yaml'}")
+    assert (host.settings.partition, host.settings.gpus, len(host.settings.options)) == ("gpu", 1, 2)
+
+
 CHECKS: dict[str, Check | str] = {
     "README: # my_policy.py": decides_as("ShortestQueue", "least-connections"),
     "assign: from trimtab.solvers import assignment_problem, solve": assignment,
@@ -395,6 +402,7 @@ CHECKS: dict[str, Check | str] = {
     'python: shown = comparison.plot("completion_p99_s")': "e2e/test_guide_simulations.py: python_page",
     'python: sized = tt.size("log.parquet", "types.yaml", "completion_p': sizing,
     "size-a-fleet: types:": node_types,
+    "slurm: partition: gpu": job_settings,
     "ten-minutes: import trimtab as tt": ten_minutes,
     "tune: # my_policy.py": own_ranges,
     "tune: record: {folder: recordings, keep_days: 7}": "e2e/test_tune_nightly.py",

@@ -122,6 +122,9 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "kube train --journal runs": "kube",
     "yarn queues capacity-scheduler.xml": "",
     "yarn import answers yarn": "",
+    "slurm scheduler --help": "",
+    "slurm record --help": "",
+    "slurm check --help": "",
     "warmup --help": "",
 }
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from support.kubernetes.control_plane import hollow_node, pod
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import Node, Pod, node_of, pod_of
+from trimtab.clusters.kube.objects import RESOURCES, Node, Pod, PodLedger, node_of, pod_of
 
 
 def api_pod(name: str, **given: Any) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def a_node(name: str, *, spec: Mapping[str, Any] | None = None, **given: Any) ->
     return node_of(node | status | {"spec": dict(spec or {})})
 
 
-def ledger_of(*nodes: Node) -> Ledger:
-    ledger = Ledger()
+def ledger_of(*nodes: Node) -> PodLedger:
+    ledger = PodLedger(RESOURCES)
     ledger.reset_nodes(nodes)
     return ledger

@@ -40,6 +40,7 @@ from trimtab.cli import (
     scenario_command,
     serve_command,
     size_command,
+    slurm_command,
     solve_command,
     trace_command,
     train_command,
@@ -205,6 +206,7 @@ app.add_typer(train_command.app, name="train")
 app.add_typer(learn_command.app, name="learn")
 app.add_typer(kube_command.app, name="kube")
 app.add_typer(yarn_command.app, name="yarn")
+app.add_typer(slurm_command.app, name="slurm")
 app.add_typer(scenario_command.app, name="scenario")
 app.add_typer(trace_command.app, name="trace")
 app.add_typer(solve_command.app, name="solve")

@@ -14,20 +14,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli import completion
+from trimtab.cli.cluster_options import (
+    DEFAULT_POLICY,
+    KEPT,
+    DryRun,
+    Duration,
+    Policy,
+    Record,
+    Seed,
+    decider,
+    note_degraded,
+    note_findings,
+    note_times,
+    show_findings,
+)
 from trimtab.cli.option_groups import examples, grouped
 from trimtab.cli.output import note, print_json
-from trimtab.cli.shared_options import Json, Quiet, policy_option
-from trimtab.words import counted
+from trimtab.cli.shared_options import Json, Quiet
 
 if TYPE_CHECKING:
+    from trimtab.clusters.findings import Finding
     from trimtab.clusters.kube.api import KubeApi
-    from trimtab.clusters.kube.checks import Finding, Right
+    from trimtab.clusters.kube.checks import Right
     from trimtab.clusters.kube.lease import Lease
     from trimtab.clusters.kube.mirror import Mirror
-    from trimtab.domain.policy import Decider
 
-KEPT = 100_000  # bindings whose time is told at the end
-DEFAULT_POLICY = "fragmentation-gradient"
 SERVER_PANEL = "API server"
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,15 +47,9 @@ app = typer.Typer(
         "trimtab kube check", "trimtab kube extender --listen 0.0.0.0:8899", "trimtab kube scheduler"
     ),
 )
-Policy = Annotated[str, policy_option("Policy: NAME, NAME+ORDER or file.py:Class.", has_default=True)]
-Record = Annotated[
-    Path | None,
-    typer.Option("--record", help="Write what runs as a trace into this folder.", metavar="FOLDER"),
-]
 Preempt = Annotated[
     bool, typer.Option("--preempt", help="Evict pods of lower priority for pods that fit nowhere.")
 ]
-Seed = Annotated[int, typer.Option(help="Of policies that draw.", min=0)]
 NoLease = Annotated[bool, typer.Option("--no-lease", help="Act without asking whether another copy does.")]
 
 
@@ -105,7 +110,7 @@ def scheduler(
             await _refuse_lacking(api, rights_of("scheduler", own, preempts=preempt), quiet=quiet)
             made = Scheduler(
                 api,
-                _decider(policy),
+                decider(policy),
                 name=name,
                 lease=own,
                 preempts=preempt,
@@ -113,7 +118,7 @@ def scheduler(
                 tell=took_s.append,
                 begun=lambda: note(f"scheduling pods of {name} by {policy}", quiet=quiet),
             )
-            _note_degraded(made.degraded, quiet=quiet)
+            note_degraded(made.degraded, quiet=quiet)
             try:
                 with _recorded(record, made.mirror, policy):
                     await made.run()
@@ -122,10 +127,7 @@ def scheduler(
                     await own.release()
 
     _run(serve())
-    if took_s:
-        middle_ms, last_ms = (1000.0 * sorted(took_s)[int(len(took_s) * part)] for part in (0.5, 0.95))
-        text = f"bound {counted(len(took_s), 'pod')}; a binding took {middle_ms:.1f} ms, p95 {last_ms:.1f} ms"
-        note(text, quiet=quiet)
+    note_times(took_s, "bound", "pod", "a binding", quiet=quiet)
 
 
 @app.command("extender", epilog=examples(
@@ -155,8 +157,8 @@ def extender(
 
         async with await _connected(server) as api:
             await _refuse_lacking(api, rights_of("extender"), quiet=quiet)
-            made = Extender(api, _decider(policy), seed=seed)
-            _note_degraded(made.degraded, quiet=quiet)
+            made = Extender(api, decider(policy), seed=seed)
+            note_degraded(made.degraded, quiet=quiet)
             runner = web.AppRunner(made.app(), access_log=None)
             await runner.setup()
             with _recorded(record, made.mirror, policy):
@@ -178,13 +180,9 @@ def extender(
 @grouped
 def record_cluster(
     folder: Annotated[Path, typer.Argument(help="Where the trace goes.", metavar="FOLDER")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Also write what the policy would choose, with the regret.")
-    ] = False,
+    dry_run: DryRun = False,
     policy: Policy = DEFAULT_POLICY,
-    duration_s: Annotated[
-        float, typer.Option("--duration", help="Seconds; 0 = until it is stopped.", min=0)
-    ] = 0.0,
+    duration_s: Duration = 0.0,
     seed: Seed = 0,
     server: Server = Server(),
     json: Json = False,
@@ -202,7 +200,7 @@ def record_cluster(
         async with await _connected(server) as api:
             await _refuse_lacking(api, rights_of("record"), quiet=quiet)
             mirror = Mirror(api)
-            run = DryRun(mirror, _decider(policy), folder, seed=seed) if dry_run else None
+            run = DryRun(mirror, decider(policy), folder, seed=seed) if dry_run else None
             try:
                 with _recorded(folder, mirror, "kubernetes"), contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(duration_s or None), asyncio.TaskGroup() as tasks:
@@ -212,15 +210,15 @@ def record_cluster(
             finally:
                 counts["trace"] = str(folder)
                 if run is not None:
-                    run.close()
-                    counts.update(run.counts, regret_stranded_milli=round(run.regret_milli, 3))
+                    run.log.close()
+                    counts.update(run.log.counts, regret_stranded_milli=round(run.log.regret_milli, 3))
 
     _run(watch())
     if json:
         print_json(counts)
     elif dry_run:
         print(
-            f"{counts['pods']} pods bound; {counts['same']} where {policy} would; "
+            f"{counts['placed']} pods bound; {counts['same']} where {policy} would; "
             f"{counts['none']} where it would not; "
             f"regret {counts['regret_stranded_milli']:g} thousandths of GPUs stranded"
         )
@@ -288,22 +286,7 @@ def check_cluster(
             found.extend(await check(api, rights_of(mode, own, preempts=preempt), own))  # type: ignore[arg-type]
 
     _run(look())
-    problems = sum(finding.is_problem for finding in found)
-    if json:
-        print_json(
-            {"problems": problems, "found": [{"problem": f.is_problem, "text": f.text} for f in found]}
-        )
-    else:
-        for finding in found:
-            print(("problem  " if finding.is_problem else "ok       ") + finding.text)
-    if problems:
-        raise typer.Exit(UsageError.exit_code)
-
-
-def _decider(policy: str) -> Decider:
-    from trimtab.policies import catalogue
-
-    return catalogue.find(policy)
+    show_findings(found, json=json)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -330,19 +313,8 @@ def _lease(api: KubeApi, options: LeaseOptions, name: str) -> Lease:
 async def _refuse_lacking(api: KubeApi, rights: tuple[Right, ...], *, quiet: bool) -> None:
     """Say what `kube check` says; what is a problem for good ends the command."""
     from trimtab.clusters.kube.checks import check
-    from trimtab.errors import UsageError
 
-    found = await check(api, rights, None)
-    for finding in found:
-        note(finding.text, quiet=quiet and not finding.is_problem)
-    lacking = [finding.text for finding in found if finding.is_fatal]
-    if lacking:
-        raise UsageError("; ".join(lacking), expected="`trimtab kube check` without such problems")
-
-
-def _note_degraded(degraded: tuple[object, ...], *, quiet: bool) -> None:
-    for each in degraded:
-        note(f"note: {each}", quiet=quiet)
+    note_findings(await check(api, rights, None), "trimtab kube check", quiet=quiet)
 
 
 @contextlib.contextmanager

@@ -140,7 +140,8 @@ def run_jobs(
     on: Annotated[
         str,
         typer.Option(
-            help="Where slots are: processes (this machine), ray, ray://HOST:PORT, kube, kube://FILE."
+            help="Where slots are: processes (this machine), ray, ray://HOST:PORT, kube, kube://FILE, slurm, "
+            "slurm://FILE."
             "  [dim]Default: processes, or where the run that goes on was[/dim]",
             metavar="NAME|ADDRESS",
             show_default=False,

@@ -27,6 +27,7 @@ _OWN: Final = {
         "processes": "trimtab.live.this_machine:ThisMachine",
         "kube": "trimtab.clusters.kube.pod_host:KubeHost",
         "ray": "trimtab.clusters.ray.ray_host:RayHost",
+        "slurm": "trimtab.clusters.slurm.job_host:SlurmHost",
     },
 }
 

@@ -90,6 +90,14 @@ class DialledLink:
         argv = [PYTHON, "-m", "trimtab.live.dial", address, *program.argv]
         return Program(argv, env, program.reserves, program.grace_s)
 
+    async def begun(self, within_s: float, why: Callable[[], str]) -> None:
+        """Wait until it has connected. Raises ConnectionError, with what `why` says then, if it does not."""
+        try:
+            async with asyncio.timeout(within_s):
+                await asyncio.shield(self.connected)
+        except TimeoutError as error:
+            raise ConnectionError(f"{self.name} has not begun in {within_s:g} s: {why()}") from error
+
     def write(self, data: bytes) -> None:
         """Send bytes."""
         self._ends[DATA].write(data)
@@ -148,6 +156,14 @@ class DialledLink:
         else:
             self._is_lost = True
             asyncio.get_running_loop().call_later(LATE_S, self.closed, role)
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to another. Raises OSError."""
+    family, kind, *_, to = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as apart:
+        apart.connect(to)  # sends nothing
+        return str(apart.getsockname()[0])
 
 
 class _Connection(asyncio.Protocol):

@@ -257,7 +257,7 @@ def _counted_from_first(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _held(source: TraceSource, row: dict[str, object]) -> str:
     """GPUs of each node of a job that runs, as node:count."""
-    names = list(_node_names(str(row["node_list"] or ""))) if row["state"] in _RUNS else []
+    names = list(node_names(str(row["node_list"] or ""))) if row["state"] in _RUNS else []
     gpus = int(str(row["gpus"]))
     if names and gpus % len(names):
         raise TraceError(
@@ -270,7 +270,7 @@ def _held(source: TraceSource, row: dict[str, object]) -> str:
     return ";".join(f"{name}:{gpus // len(names)}" for name in names)
 
 
-def _node_names(listed: str) -> Iterator[str]:
+def node_names(listed: str) -> Iterator[str]:
     """The nodes of a list such as `gpu[01-03,07],big1`."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", listed):
         found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part)
@@ -278,7 +278,7 @@ def _node_names(listed: str) -> Iterator[str]:
             yield part
             continue
         for number in _numbers(found[2]):
-            yield from _node_names(f"{found[1]}{number}{found[3]}")
+            yield from node_names(f"{found[1]}{number}{found[3]}")
 
 
 def _tasks(job_id: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from trimtab.clusters.findings import Finding
 from trimtab.clusters.kube.api import Json, KubeApi
 from trimtab.clusters.kube.gangs import APIS
 from trimtab.clusters.kube.lease import Lease
@@ -69,15 +70,6 @@ def rights_of(mode: Mode, lease: Lease | None = None, *, preempts: bool = False)
     resource, why, where = "coordination.k8s.io/leases", "one copy is active", lease.namespace
     named = (Right(verb, resource, why, where, lease.name) for verb in ("get", "update"))
     return (*found, Right("create", resource, why, where), *named)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    is_problem: bool
-    text: str
-    is_fatal: bool = False  # nothing that could start would work
 
 
 async def check(api: KubeApi, rights: tuple[Right, ...], lease: Lease | None) -> list[Finding]:

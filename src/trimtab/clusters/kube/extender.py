@@ -16,8 +16,8 @@ from aiohttp import web
 
 from trimtab.clusters.kube.api import CONFLICT, Json, KubeApi
 from trimtab.clusters.kube.mirror import Listener, Mirror
-from trimtab.clusters.kube.objects import SHARE, Pod, binding, pod_of
-from trimtab.clusters.kube.policy_choice import PolicyChoice
+from trimtab.clusters.kube.objects import KUBERNETES, SHARE, Pod, binding, pod_of
+from trimtab.clusters.placement.policy_choice import PolicyChoice
 from trimtab.domain.policy import Decider
 from trimtab.errors import ApiRefused, TrimtabError
 
@@ -33,7 +33,7 @@ class Extender(Listener):
         self._api = api
         self.mirror = Mirror(api)
         self.ledger = self.mirror.ledger
-        self._choice = PolicyChoice(decider, self.ledger, seed=seed)
+        self._choice = PolicyChoice(decider, self.ledger, KUBERNETES, seed=seed)
         self.degraded, self._label = self._choice.degraded, decider.label
         self._explained: OrderedDict[str, Json] = OrderedDict()  # namespace/name → the last decision
         self.mirror.listeners.append(self)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import Near, Node, Pod, Spread, Taint, Term, Terms
+from trimtab.clusters.kube.objects import Near, Node, Pod, PodLedger, Spread, Taint, Term, Terms
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -23,7 +22,7 @@ Mask = NDArray[np.bool_]
 class Feasibility:
     """Answers for the nodes and pods of a ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: PodLedger) -> None:
         self._ledger = ledger
         self._suited: dict[Terms, Mask] = {}
         self._version = -1
@@ -71,7 +70,7 @@ class Feasibility:
     def _around(self, pod: Pod, j: int) -> str:
         """Why node j may not take a pod because of the pods that run in the cluster; "" = it may."""
         node = self._ledger.nodes[j]
-        taken = {port for other in self._ledger.pods_on(node.name) for port in other.ports}
+        taken = {port for other in self._ledger.workloads_on(node.name) for port in other.ports}
         if not taken.isdisjoint(pod.ports):
             return "node(s) didn't have free ports for the requested pod ports"
         if any(self._is_skewed(pod, node, spread) for spread in pod.spreads):
@@ -109,7 +108,7 @@ class Feasibility:
     def _is_repelled(self, pod: Pod, node: Node) -> bool:
         return any(
             _selected_by(near, other)(pod) and domain == node.labels.get(near.key)
-            for other in (holding.pod for holding in self._ledger.held.values())
+            for other in (holding.workload for holding in self._ledger.held.values())
             for near in other.anti_affinity
             for domain in self._domain_of(other, near.key)
         )
@@ -122,9 +121,9 @@ class Feasibility:
     def _placed(self, key: str) -> Iterator[tuple[Pod, str]]:
         """Pods with the domain of their node."""
         for holding in self._ledger.held.values():
-            if not holding.pod.is_ending:
-                for domain in self._domain_of(holding.pod, key):
-                    yield holding.pod, domain
+            if not holding.workload.is_ending:
+                for domain in self._domain_of(holding.workload, key):
+                    yield holding.workload, domain
 
     def _domain_of(self, pod: Pod, key: str) -> Iterator[str]:
         j = self._ledger.index.get(self._ledger.held[pod.uid].node_name)

@@ -6,8 +6,7 @@ import asyncio
 from functools import partial
 
 from trimtab.clusters.kube.api import Json, KubeApi, follow
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import Pod, node_of, pod_of
+from trimtab.clusters.kube.objects import RESOURCES, Pod, PodLedger, node_of, pod_of
 
 NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -37,7 +36,7 @@ class Mirror:
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self.ledger = Ledger()
+        self.ledger = PodLedger(RESOURCES)
         self.pods: dict[str, Pod] = {}  # uid → …, alive
         self.listeners: list[Listener] = []
         self._current = {NODES: False, ALL_PODS: False}
@@ -134,10 +133,10 @@ class Mirror:
         before = self.pods.get(pod.uid)
         self.pods[pod.uid] = pod
         held = self.ledger.held.get(pod.uid)
-        if pod.node_name and (held is None or held.is_assumed or held.pod.needs != pod.needs):
+        if pod.node_name and (held is None or held.is_assumed or held.workload.needs != pod.needs):
             devices = pod.devices or (held.devices if held and held.node_name == pod.node_name else ())
             self.ledger.hold(pod, pod.node_name, devices)
         elif held is not None:
-            held.pod = pod
+            held.workload = pod
         for each in self.listeners:
             each.pod_changed(pod, before)

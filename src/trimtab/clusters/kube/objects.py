@@ -9,6 +9,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from trimtab.clusters.placement.ledger import CPU, GIB, MEMORY, WHOLE_GPU, Holding, Ledger, Place, Resources
+from trimtab.domain.needs import Host
+from trimtab.domain.needs import Need as PolicyNeed
 from trimtab.errors import UsageError
 from trimtab.validation.quantities import whole
 
@@ -25,9 +28,20 @@ PRICE: Final = "trimtab.io/usd-per-hour"  # label of a node
 GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # label of a pod: its PodGroup, a CRD
 GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
 PODS: Final = "pods"
-WHOLE_GPU: Final = 1000  # of SHARE
-GIB: Final = float(1 << 30)
-_PER: Final = {"cpu": 1000}  # of a resource's unit; CPU is counted in thousandths
+RESOURCES: Final = Resources(GPUS, PODS, SHARE)
+KUBERNETES: Final = Host(
+    "Kubernetes scheduler",
+    {
+        PolicyNeed.RESOURCES: "",
+        PolicyNeed.RESIDENCY: "images that nodes report",
+        PolicyNeed.PRICES: "labels trimtab.io/usd-per-hour",
+        PolicyNeed.PRIORITIES: "",
+        PolicyNeed.HOLDING: "",
+        PolicyNeed.REPORTED_LOAD: "",
+        PolicyNeed.FULL_SPEED: "",
+    },
+)
+_PER: Final = {CPU: 1000}  # of a resource's unit; CPU is counted in thousandths
 _OVER: Final = ("Succeeded", "Failed")
 _ZONE: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _PRODUCT: Final = (
@@ -222,7 +236,17 @@ class Pod:
     @property
     def demand(self) -> tuple[float, float, float]:
         """Cores, GiB of memory, thousandths of GPUs."""
-        return self.needs.get("cpu", 0) / 1000.0, self.needs.get("memory", 0) / GIB, float(self.gpu_milli)
+        return self.needs.get(CPU, 0) / 1000.0, self.needs.get(MEMORY, 0) / GIB, float(self.gpu_milli)
+
+    @property
+    def repels(self) -> bool:
+        """Whether it keeps others off, by anti-affinity."""
+        return bool(self.anti_affinity)
+
+
+PodLedger = Ledger[Node, Pod]
+PodHolding = Holding[Pod]
+PodPlace = Place[Pod]
 
 
 def binding(name: str, uid: str, node_name: str, devices: Sequence[int]) -> dict[str, Any]:

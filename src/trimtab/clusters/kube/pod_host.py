@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,20 +17,20 @@ from urllib.parse import urlsplit
 from trimtab.clusters.kube.api import NOT_FOUND, Json, KubeApi, follow
 from trimtab.clusters.kube.driver_lease import DriverLease
 from trimtab.clusters.kube.mirror import ALIVE, ALL_PODS, NODES
-from trimtab.clusters.kube.objects import Node, node_of, pod_of
+from trimtab.clusters.kube.objects import Node, amounts, node_of, pod_of
 from trimtab.clusters.kube.worker_pods import (
     DRIVER,
     FILE,
     asked_by,
     gpu_of,
-    host_node,
     how_it_ended,
     read_pod_settings,
     why_it_waits,
     worker_pod,
 )
+from trimtab.clusters.placement.host_nodes import host_node
 from trimtab.errors import ApiRefused, ClusterLost, UsageError
-from trimtab.live.dialled import DialIn, DialledLink
+from trimtab.live.dialled import DialIn, DialledLink, address_towards
 from trimtab.live.program_host import (
     LOCAL_ADDRESS,
     NO_SLOTS,
@@ -116,7 +115,8 @@ class KubeHost:
         addresses = {one["type"]: one["address"] for one in given["status"].get("addresses") or ()}
         self._gpus[node.name] = gpu_of(node)
         address = addresses.get("InternalIP") or addresses.get("Hostname") or node.name
-        made = host_node(node, address, self._held.get(node.name, {}), self.settings.requests)
+        held, asked = self._held.get(node.name, {}), amounts(self.settings.requests, "requests")
+        made = host_node(node, address, node.labels, held, asked, self._gpus[node.name])
         return made if made.slots else None
 
     def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
@@ -190,23 +190,14 @@ class KubeHost:
                 await self._api.post(
                     self._pods, worker_pod(self.settings, name, owner, node.name, there, asked)
                 )
-                await self._wait(link, name)
+                why = "it is bound, and has not connected"
+                await link.begun(self.settings.start_s, lambda: self._waits.get(name) or why)
             except BaseException:
                 await link.stop()
                 raise
         except (ApiRefused, ClusterLost) as error:
             raise ConnectionError(f"no pod starts on {node.name}: {error}") from error
         return link
-
-    async def _wait(self, link: DialledLink, name: str) -> None:
-        """Until a program has connected, for so long."""
-        try:
-            async with asyncio.timeout(self.settings.start_s):
-                await asyncio.shield(link.connected)
-        except TimeoutError as error:
-            why = self._waits.get(name) or "it is bound, and has not connected"
-            text = f"{link.name} has not begun in {self.settings.start_s:g} s: {why}"
-            raise ConnectionError(text) from error
 
     async def _begin(self) -> None:
         """Connect, once. Raises ApiRefused, ClusterLost."""
@@ -299,8 +290,4 @@ class KubeHost:
 def _address_towards(url: str) -> str:
     """This machine's address on the way to a server."""
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    family, kind, *_, to = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as apart:
-        apart.connect(to)  # sends nothing
-        return str(apart.getsockname()[0])
+    return address_towards(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))

@@ -17,12 +17,11 @@ from trimtab.clusters.kube.api import CONFLICT, NOT_FOUND, KubeApi, Pause
 from trimtab.clusters.kube.feasibility import Feasibility
 from trimtab.clusters.kube.gangs import GangKey, PodGroups, gang_of, least_of
 from trimtab.clusters.kube.lease import Lease
-from trimtab.clusters.kube.ledger import Place
 from trimtab.clusters.kube.mirror import Listener, Mirror
 from trimtab.clusters.kube.notices import Notices
-from trimtab.clusters.kube.objects import Pod, Terms, binding
-from trimtab.clusters.kube.policy_choice import PolicyChoice
+from trimtab.clusters.kube.objects import KUBERNETES, Pod, PodPlace, Terms, binding
 from trimtab.clusters.kube.preemption import Preempting, Preemption
+from trimtab.clusters.placement.policy_choice import PolicyChoice
 from trimtab.domain.policy import Decider
 from trimtab.errors import ApiRefused, ClusterLost
 
@@ -56,7 +55,7 @@ class Scheduler(Listener):
         self.mirror = Mirror(api)
         self.ledger = self.mirror.ledger
         self._feasible = Feasibility(self.ledger)
-        self._choice = PolicyChoice(decider, self.ledger, seed=seed)
+        self._choice = PolicyChoice(decider, self.ledger, KUBERNETES, seed=seed)
         self.degraded = self._choice.degraded
         self._has_order = decider.order.orders()
         self._label = decider.label
@@ -139,7 +138,7 @@ class Scheduler(Listener):
             if any(place.node_name == name for place in found.places):
                 self._give_up(found)
         for uid in [uid for uid, held in self.ledger.held.items() if held.node_name == name]:
-            pod = self.ledger.held[uid].pod
+            pod = self.ledger.held[uid].workload
             if pod.scheduler == self._name:
                 self._notices.event(
                     pod, "Warning", "NodeGone", f"node {name} was deleted; the pod is bound to it"
@@ -183,7 +182,9 @@ class Scheduler(Listener):
                 gangs[key] = [pod]
                 units.append((key, gangs[key]))
         if gangs:  # rests of begun gangs come first
-            begun = {key for holding in self.ledger.held.values() if (key := gang_of(holding.pod)) in gangs}
+            begun = {
+                key for holding in self.ledger.held.values() if (key := gang_of(holding.workload)) in gangs
+            }
             units.sort(key=lambda unit: unit[0] not in begun)
         wait_s, changes = _AGAIN_S, self._changes
         for i, (key, pods) in enumerate(units):
@@ -217,9 +218,13 @@ class Scheduler(Listener):
         pods = [pod for pod in pods if self._is_waiting(pod)]
         if not pods:
             return False
-        bound = [h.pod for h in self.ledger.held.values() if gang_of(h.pod) == key and not h.pod.is_ending]
+        bound = [
+            h.workload
+            for h in self.ledger.held.values()
+            if gang_of(h.workload) == key and not h.workload.is_ending
+        ]
         least = least_of(key, [*bound, *pods], self._groups)
-        why, chosen = "", list[Place]()
+        why, chosen = "", list[PodPlace]()
         if least is None:
             where = self._groups.served or "scheduling.k8s.io, scheduling.x-k8s.io"
             why = f"PodGroup {key.name} is not there ({where})"
@@ -240,11 +245,11 @@ class Scheduler(Listener):
                 told = self._preempt(whys, pods, least - fit, chosen)
                 if not told:
                     for each in chosen:
-                        self._drop(each.pod)
+                        self._drop(each.workload)
                     self._full.clear()  # found out beside those that have been dropped
                 why = f"gang {key.name}: {fit} of at least {least} pods fit; the next: {refused}{told}"
                 chosen = []
-        placed = {each.pod.uid for each in chosen}
+        placed = {each.workload.uid for each in chosen}
         for each in chosen:
             self._begin_binding(each)
         for pod in pods:
@@ -253,7 +258,7 @@ class Scheduler(Listener):
                 self._notices.unschedulable(pod, why or whys[pod.uid])
         return False
 
-    def _choose(self, pod: Pod) -> tuple[Place | None, str]:
+    def _choose(self, pod: Pod) -> tuple[PodPlace | None, str]:
         """The policy's choice, or why there is none."""
         if pod.refusal:
             return None, pod.refusal
@@ -271,24 +276,24 @@ class Scheduler(Listener):
         if not ranked:
             return None, f"{self._label} holds it: {int(able.sum())} nodes could take it"
         node_name = self.ledger.nodes[ranked[0]].name
-        return Place(pod, node_name, self.ledger.choose_devices(pod, node_name)), ""
+        return PodPlace(pod, node_name, self.ledger.choose_devices(pod, node_name)), ""
 
     # Bindings.
 
-    def _assume(self, chosen: Place) -> None:
-        self.ledger.hold(chosen.pod, chosen.node_name, chosen.devices, is_assumed=True)
-        self._choice.placed(chosen.pod, chosen.node_name)
+    def _assume(self, chosen: PodPlace) -> None:
+        self.ledger.hold(chosen.workload, chosen.node_name, chosen.devices, is_assumed=True)
+        self._choice.placed(chosen.workload, chosen.node_name)
 
     def _drop(self, pod: Pod) -> None:
         self.ledger.release(pod.uid)
         self._choice.ended(pod.uid)
 
-    def _start(self, chosen: Place) -> None:
+    def _start(self, chosen: PodPlace) -> None:
         self._assume(chosen)
         self._begin_binding(chosen)
 
-    def _begin_binding(self, chosen: Place) -> None:
-        self._notices.forget(chosen.pod.uid)
+    def _begin_binding(self, chosen: PodPlace) -> None:
+        self._notices.forget(chosen.workload.uid)
         self._spawn(self._bind(chosen))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -301,9 +306,9 @@ class Scheduler(Listener):
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a binding failed", exc_info=error)
 
-    async def _bind(self, chosen: Place) -> None:
+    async def _bind(self, chosen: PodPlace) -> None:
         """Bind a pod. Where the server is gone the pod keeps its place until it answers again."""
-        pod, pause = chosen.pod, Pause()
+        pod, pause = chosen.workload, Pause()
         while True:
             if chosen.node_name not in self.ledger.index:
                 self._failed(pod, f"node {chosen.node_name} has gone since it was chosen")
@@ -332,12 +337,12 @@ class Scheduler(Listener):
         message = f"Successfully assigned {pod.full_name} to {chosen.node_name}"
         self._notices.event(pod, "Normal", "Scheduled", message)
 
-    async def _is_bound_so(self, chosen: Place) -> bool:
+    async def _is_bound_so(self, chosen: PodPlace) -> bool:
         try:
-            found = await self._api.get(_path(chosen.pod))
+            found = await self._api.get(_path(chosen.workload))
         except (ApiRefused, ClusterLost):
             return False
-        is_same = found["metadata"]["uid"] == chosen.pod.uid
+        is_same = found["metadata"]["uid"] == chosen.workload.uid
         return bool(is_same and found["spec"].get("nodeName") == chosen.node_name)
 
     def _failed(self, pod: Pod, why: str) -> None:
@@ -352,7 +357,7 @@ class Scheduler(Listener):
     # Preemption.
 
     def _preempt(
-        self, whys: Mapping[str, str], pods: Sequence[Pod], count: int, beside: Sequence[Place]
+        self, whys: Mapping[str, str], pods: Sequence[Pod], count: int, beside: Sequence[PodPlace]
     ) -> str:
         """Evict others so that so many more of these pods fit `beside` the places of their gang.
 
@@ -377,28 +382,28 @@ class Scheduler(Listener):
         found = Preempting((*beside, *found.places), tuple(there))
         for place in found.places:
             self._assume(place)
-            self._evicting[place.pod.uid] = found
+            self._evicting[place.workload.uid] = found
         self._spawn(self._evict(found))
         return told
 
     async def _evict(self, found: Preempting) -> None:
         assert self._preemption is not None
-        pod = found.places[0].pod
+        pod = found.places[0].workload
         victims = [victim for victim in found.victims if not victim.is_ending]
         why = await self._preemption.evict_all(victims, tries=True)
         if why := why or await self._preemption.evict_all(victims, tries=False):
             self._notices.event(pod, "Warning", "FailedPreemption", why)
             self._give_up(found)
             for place in found.places:  # not at once: it would be refused again
-                self._tried[place.pod.uid] = self._changes
+                self._tried[place.workload.uid] = self._changes
             return
         for victim in victims:
             self._notices.event(victim, "Normal", "Preempted", f"by {pod.full_name}", "Preempting")
 
     def _give_up(self, found: Preempting) -> None:
         for place in found.places:
-            if self._evicting.pop(place.pod.uid, None) is not None:
-                self._drop(place.pod)
+            if self._evicting.pop(place.workload.uid, None) is not None:
+                self._drop(place.workload)
         self.room_came()
 
     def _bind_after_eviction(self) -> None:
@@ -410,7 +415,7 @@ class Scheduler(Listener):
                 victim.uid in held for victim in found.victims
             ):
                 for place in found.places:
-                    del self._evicting[place.pod.uid]
+                    del self._evicting[place.workload.uid]
                     self._begin_binding(place)
 
 

@@ -10,7 +10,9 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from trimtab.clusters.kube.api import Json
-from trimtab.clusters.kube.objects import GIB, GPUS, Node, amounts
+from trimtab.clusters.kube.objects import GPUS, Node, amounts
+from trimtab.clusters.placement.host_nodes import taken_by
+from trimtab.clusters.placement.ledger import CPU
 from trimtab.errors import UsageError
 from trimtab.live.program_host import HostNode, Program
 from trimtab.validation.base import Positive, Spec
@@ -76,43 +78,10 @@ def gpu_of(node: Node) -> str:
     return next((name for name in GPUS if node.allocatable.get(name)), "")
 
 
-def host_node(node: Node, address: str, held: Mapping[str, int], requests: Mapping[str, Any]) -> HostNode:
-    """A node of a cluster as one of a host: what others do not hold of it."""
-    free = {name: max(0, amount - held.get(name, 0)) for name, amount in node.allocatable.items()}
-    gpu = gpu_of(node)
-    if requests:
-        asked = {name: amount for name, amount in amounts(requests, "requests").items() if amount}
-        slots = min((free.get(name, 0) // amount for name, amount in asked.items()), default=0)
-        free = {name: amount * slots for name, amount in asked.items()}
-    else:
-        slots = free.get(gpu, 0) if gpu else free.get("cpu", 0) // 1000
-    capacity = {
-        "cpu": free.get("cpu", 0) / 1000,
-        "gpu": float(free.get(gpu, 0)),
-        "memory_gib": free.get("memory", 0) / GIB,
-    }
-    return HostNode(
-        node.name, slots, capacity, node.labels, address, node.type_name, node.zone, node.usd_per_hour
-    )
-
-
 def asked_by(program: Program, node: HostNode, gpu: str) -> dict[str, str]:
-    """The requests of a program's pod: what it reserves, and of CPU and memory that slots' share of the node.
-
-    Raises ConnectionError for a part of a GPU.
-    """
-    reserved = {name: amount for name, amount in program.reserves.items() if amount}
-    shares = (amount / node.capacity[name] for name, amount in reserved.items() if node.capacity.get(name))
-    share = min(1.0, max(shares, default=0.0))
-    takes = {name: share * node.capacity.get(name, 0.0) for name in ("cpu", "memory_gib")} | reserved
-    gpus = takes.get("gpu", 0.0)
-    if gpus != int(gpus) or (gpus and not gpu):
-        raise ConnectionError(
-            f"{gpus:g} GPUs of {node.name} are no whole ones that it has: give the node fewer slots"
-        )
-    asked = {"cpu": f"{int(takes['cpu'] * 1000)}m", "memory": f"{int(takes['memory_gib'] * GIB)}"}
-    asked |= {gpu: f"{int(gpus)}"} if gpus else {}
-    return {name: amount for name, amount in asked.items() if amount not in ("0m", "0")}
+    """The requests of a program's pod. Raises ConnectionError for a part of a GPU."""
+    taken = taken_by(program, node, gpu)
+    return {name: f"{amount}m" if name == CPU else str(amount) for name, amount in taken.items()}
 
 
 def worker_pod(

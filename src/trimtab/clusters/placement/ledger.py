@@ -1,52 +1,164 @@
-"""What nodes have left: what they offer less what pods hold that are bound there, or are about to be.
+"""What nodes have left: what they offer less what workloads hold that run there, or are about to.
 
-Amounts are whole numbers, so sums are exact. The API server checks none of this: it binds a pod to a full
-node, or to one that does not exist.
+Amounts are whole numbers, so sums are exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.clusters.kube.objects import SHARE, WHOLE_GPU, Node, Pod
+CPU, MEMORY = "cpu", "memory"  # names of resources in every system: thousandths of a core, bytes
+WHOLE_GPU: Final = 1000  # of a share
+GIB: Final = float(1 << 30)
 
 
-class Place(NamedTuple):
-    """Where a pod is to go."""
+class Resources(NamedTuple):
+    """What a system calls its resources, besides CPU and MEMORY."""
 
-    pod: Pod
+    gpus: tuple[str, ...]  # whole GPUs; a node offers one of these
+    each: str  # what a workload takes one of: pods, jobs
+    share: str = ""  # thousandths of GPUs; "" = it has none
+
+
+class PlacementNode(Protocol):
+    """A node, as policies see it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def allocatable(self) -> Mapping[str, int]:
+        """Resource → amount that it offers."""
+        ...
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """Image → bytes, of those that it has."""
+        ...
+
+    @property
+    def n_devices(self) -> int:
+        """GPUs that it gives shares of."""
+        ...
+
+    @property
+    def type_name(self) -> str:
+        """Nodes of a type are equally fast."""
+        ...
+
+    @property
+    def zone(self) -> str:
+        """Its zone; "" = none told."""
+        ...
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Its price."""
+        ...
+
+    @property
+    def speed(self) -> float:
+        """Relative to 1."""
+        ...
+
+    @property
+    def gpu_gib(self) -> float:
+        """Memory of one of its GPUs; 0 = not told."""
+        ...
+
+
+class Workload(Protocol):
+    """What takes resources of one node: a pod, or a job's part on a node."""
+
+    @property
+    def uid(self) -> str:
+        """Names it."""
+        ...
+
+    @property
+    def needs(self) -> Mapping[str, int]:
+        """Resource → amount that it takes."""
+        ...
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of GPUs that it takes."""
+        ...
+
+    @property
+    def demand(self) -> tuple[float, float, float]:
+        """Cores, GiB of memory, thousandths of GPUs."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """The more urgent has the higher."""
+        ...
+
+    @property
+    def created_s(self) -> float:
+        """When it was submitted, Unix time."""
+        ...
+
+    @property
+    def expected_s(self) -> float:
+        """Of its run, on a node of speed 1."""
+        ...
+
+    @property
+    def image(self) -> str:
+        """That it runs; "" = none."""
+        ...
+
+    @property
+    def repels(self) -> bool:
+        """Whether it keeps others off its node."""
+        ...
+
+
+NodeT = TypeVar("NodeT", bound=PlacementNode)
+WorkloadT = TypeVar("WorkloadT", bound=Workload)
+
+
+class Place(NamedTuple, Generic[WorkloadT]):
+    """Where a workload is to go."""
+
+    workload: WorkloadT
     node_name: str
     devices: tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Holding:
-    """A pod that takes resources of a node."""
+class Holding(Generic[WorkloadT]):
+    """A workload that takes resources of a node."""
 
-    pod: Pod
+    workload: WorkloadT
     node_name: str
     devices: tuple[int, ...]
-    is_assumed: bool  # chosen here; the server has not yet shown it as bound
+    is_assumed: bool  # chosen here; the server has not yet shown it there
 
 
 @dataclass
-class Ledger:
-    """All nodes and what is left of them. Rows of arrays are nodes, by `names`."""
+class Ledger(Generic[NodeT, WorkloadT]):
+    """All nodes and what is left of them. Rows of arrays are nodes, by `index`."""
 
-    nodes: list[Node] = field(default_factory=list)
+    resources: Resources
+    nodes: list[NodeT] = field(default_factory=list)
     index: dict[str, int] = field(default_factory=dict)  # name → row
-    held: dict[str, Holding] = field(default_factory=dict)  # uid → …
+    held: dict[str, Holding[WorkloadT]] = field(default_factory=dict)  # uid → …
     version: int = 0  # rises with each change of a node
 
     def __post_init__(self) -> None:
         self._columns: dict[str, int] = {}
-        self._on: dict[str, dict[str, Holding]] = {}
-        self.repelling = 0  # pods with anti-affinity
+        self._on: dict[str, dict[str, Holding[WorkloadT]]] = {}
+        self.repelling = 0  # workloads that keep others off
         self._left: dict[str, list[int]] = {}  # node → thousandths of each of its devices
         self.total = np.zeros((0, 0), np.int64)  # [nodes, resources] what they offer
         self.free = np.zeros((0, 0), np.int64)  # the same, what is left; below 0 = others took too much
@@ -54,12 +166,12 @@ class Ledger:
         self.whole_left = np.zeros(0, np.int64)  # [nodes] devices of which nothing is taken
         self.has_devices = np.zeros(0, np.bool_)  # [nodes] they give shares of GPUs
 
-    def reset_nodes(self, nodes: Iterable[Node]) -> None:
-        """These are all nodes; pods stay."""
+    def reset_nodes(self, nodes: Iterable[NodeT]) -> None:
+        """These are all nodes; workloads stay."""
         self.nodes = sorted(nodes, key=lambda node: node.name)
         self._renew()
 
-    def set_node(self, node: Node) -> bool:
+    def set_node(self, node: NodeT) -> bool:
         """Add a node, or take its present state; returns whether anything about it is new."""
         j = self.index.get(node.name)
         if j is None:
@@ -74,29 +186,29 @@ class Ledger:
         return True
 
     def drop_node(self, name: str) -> None:
-        """A node is gone. Pods on it stay until the server says that they are gone too."""
+        """A node is gone. Workloads on it stay until the server says that they are gone too."""
         if name in self.index:
             self.nodes = [node for node in self.nodes if node.name != name]
             self._renew()
 
     def hold(
-        self, pod: Pod, node_name: str, devices: tuple[int, ...] = (), *, is_assumed: bool = False
+        self, workload: WorkloadT, node_name: str, devices: tuple[int, ...] = (), *, is_assumed: bool = False
     ) -> None:
-        """A pod takes what it needs of a node; whatever it held before it gives back."""
-        self.release(pod.uid)
-        holding = Holding(pod, node_name, devices, is_assumed)
-        self.held[pod.uid] = holding
-        self.repelling += bool(pod.anti_affinity)
-        self._on.setdefault(node_name, {})[pod.uid] = holding
+        """A workload takes what it needs of a node; whatever it held before it gives back."""
+        self.release(workload.uid)
+        holding = Holding(workload, node_name, devices, is_assumed)
+        self.held[workload.uid] = holding
+        self.repelling += workload.repels
+        self._on.setdefault(node_name, {})[workload.uid] = holding
         if node_name in self.index:
             self._take(self.index[node_name], holding, 1)
 
-    def release(self, uid: str) -> Holding | None:
-        """A pod gives back what it held; None if it held nothing."""
+    def release(self, uid: str) -> Holding[WorkloadT] | None:
+        """A workload gives back what it held; None if it held nothing."""
         holding = self.held.pop(uid, None)
         if holding is None:
             return None
-        self.repelling -= bool(holding.pod.anti_affinity)
+        self.repelling -= holding.workload.repels
         del self._on[holding.node_name][uid]
         if holding.node_name in self.index:
             j = self.index[holding.node_name]
@@ -114,31 +226,31 @@ class Ledger:
         asked = np.fromiter(needs.values(), np.int64)
         return np.asarray(np.all(self.free[:, at] >= asked, axis=1))
 
-    def device_room(self, pod: Pod) -> NDArray[np.bool_]:
-        """Which nodes have the devices left that a pod asks for, [nodes]; nodes that give no shares do."""
-        milli = pod.gpu_milli
+    def device_room(self, workload: WorkloadT) -> NDArray[np.bool_]:
+        """Which nodes have the devices left that one asks for, [nodes]; nodes that give no shares do."""
+        milli = workload.gpu_milli
         if 0 < milli < WHOLE_GPU:
             return np.logical_or(self.largest_left >= milli, ~self.has_devices)
         return (self.whole_left >= milli // WHOLE_GPU) | ~self.has_devices
 
-    def lacking(self, pod: Pod, j: int) -> list[str]:
-        """The resources of which node j has too little left for a pod."""
+    def lacking(self, workload: WorkloadT, j: int) -> list[str]:
+        """The resources of which node j has too little left for a workload."""
         names = [
             name
-            for name, amount in pod.needs.items()
+            for name, amount in workload.needs.items()
             if name not in self._columns or self.free[j, self._columns[name]] < amount
         ]
-        if not names and not self.device_room(pod)[j]:
-            names.append(f"{SHARE} on one device")
+        if not names and not self.device_room(workload)[j]:
+            names.append(f"{self.resources.share} on one device")
         return names
 
     def is_kept(self, j: int) -> bool:
         """Whether no more is taken of node j than it offers."""
         return bool((self.free[j] >= 0).all() and min(self._left[self.nodes[j].name], default=0) >= 0)
 
-    def choose_devices(self, pod: Pod, node_name: str) -> tuple[int, ...]:
-        """Devices of a node for a pod: of those that suffice for a share the fullest, else empty ones."""
-        left, milli = self._left.get(node_name, []), pod.gpu_milli
+    def choose_devices(self, workload: WorkloadT, node_name: str) -> tuple[int, ...]:
+        """Devices of a node: of those that suffice for a share the fullest, else empty ones."""
+        left, milli = self._left.get(node_name, []), workload.gpu_milli
         if 0 < milli < WHOLE_GPU:
             able = [d for d, rest in enumerate(left) if rest >= milli]
             return (min(able, key=left.__getitem__),) if able else ()
@@ -148,9 +260,9 @@ class Ledger:
         """Thousandths left of each device of a node."""
         return tuple(self._left.get(node_name, ()))
 
-    def pods_on(self, node_name: str) -> Iterator[Pod]:
-        """The pods that hold something of a node."""
-        return (holding.pod for holding in self._on.get(node_name, {}).values())
+    def workloads_on(self, node_name: str) -> Iterator[WorkloadT]:
+        """The workloads that hold something of a node."""
+        return (holding.workload for holding in self._on.get(node_name, {}).values())
 
     def use(self, name: str) -> NDArray[np.int64]:
         """How much of a resource is taken on each node, [nodes]."""
@@ -172,7 +284,7 @@ class Ledger:
         self.version += 1
         self.index = {node.name: j for j, node in enumerate(self.nodes)}
         names = {name: None for node in self.nodes for name in node.allocatable}
-        names.update({name: None for holding in self.held.values() for name in holding.pod.needs})
+        names.update({name: None for holding in self.held.values() for name in holding.workload.needs})
         self._columns = {name: k for k, name in enumerate(names)}
         many = len(self.nodes)
         self.total = np.zeros((many, len(names)), np.int64)
@@ -198,20 +310,20 @@ class Ledger:
         for holding in self._on.get(node.name, {}).values():
             self._take(j, holding, 1)
 
-    def _take(self, j: int, holding: Holding, sign: int) -> None:
-        for name, amount in holding.pod.needs.items():
+    def _take(self, j: int, holding: Holding[WorkloadT], sign: int) -> None:
+        for name, amount in holding.workload.needs.items():
             column = self._column(name)
             self.free[j, column] -= sign * amount
-        milli = holding.pod.gpu_milli
+        milli = holding.workload.gpu_milli
         if milli and self.has_devices[j]:  # only ever taken: `release` counts anew
             if not self._are_devices(holding):  # another scheduler bound it: any that suffice
-                holding.devices = self.choose_devices(holding.pod, holding.node_name)
+                holding.devices = self.choose_devices(holding.workload, holding.node_name)
             each = milli // max(1, len(holding.devices))
             for d in holding.devices:
                 self._left[holding.node_name][d] -= each
             self._note_devices(j)
 
-    def _are_devices(self, holding: Holding) -> bool:
+    def _are_devices(self, holding: Holding[WorkloadT]) -> bool:
         many = len(self._left[holding.node_name])
         return bool(holding.devices) and all(d < many for d in holding.devices)
 

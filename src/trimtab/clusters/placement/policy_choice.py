@@ -1,23 +1,33 @@
-"""The choice of a node by a policy of the catalogue, over a View of the cluster's nodes and pods.
+"""The choice of a node by a policy of the catalogue, over a View of the cluster's nodes and workloads.
 
-A pod is a request: its class is what it needs (CPU, memory, GPUs), its model the image that it runs, its
-tenant its namespace. A node is a node: its type is its GPU and price, what it holds the images that it has.
-Which nodes may take a pod is no question of the policy: to it the others are down.
+A workload is a request: its class is what it needs (CPU, memory, GPUs), its model the image that it runs.
+A node is a node: its type is its GPU and price, what it holds the images that it has.
+Which nodes may take a workload is no question of the policy: to it the others are down.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import GIB, GPUS, PODS, SHARE, WHOLE_GPU, Node, Pod
+from trimtab.clusters.placement.ledger import (
+    CPU,
+    GIB,
+    MEMORY,
+    WHOLE_GPU,
+    Ledger,
+    NodeT,
+    PlacementNode,
+    Resources,
+    Workload,
+    WorkloadT,
+)
 from trimtab.domain.cluster import Cluster, ResourceName
-from trimtab.domain.needs import Degraded, Host, Need
+from trimtab.domain.needs import Degraded, Host
 from trimtab.domain.options import Options
 from trimtab.domain.policy import Decider
 from trimtab.domain.view import UNLIMITED
@@ -28,30 +38,25 @@ from trimtab.engine.state import OPEN
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner
 
-KUBERNETES: Final = Host(
-    "Kubernetes scheduler",
-    {
-        Need.RESOURCES: "",
-        Need.RESIDENCY: "images that nodes report",
-        Need.PRICES: "labels trimtab.io/usd-per-hour",
-        Need.PRIORITIES: "",
-        Need.HOLDING: "",
-        Need.REPORTED_LOAD: "",
-        Need.FULL_SPEED: "",
-    },
-)
-_PROVIDED: Final = frozenset(KUBERNETES.provides)
 _RESOURCES: Final[tuple[ResourceName, ...]] = ("cpu_cores", "ram_gib", "gpu_milli", "gpu_gib")
 _PULL_GIB_PER_S: Final = 0.1  # of an image that a node lacks
-_SPARE: Final = 8  # rows for classes, images and pods that are yet to come, at least
+_SPARE: Final = 8  # rows for classes, images and workloads that are yet to come, at least
 
 
-class PolicyChoice:
-    """One policy over a ledger. Nodes, classes and images that are new make it begin anew, pods go on."""
+class PolicyChoice(Generic[NodeT, WorkloadT]):
+    """One policy over a ledger. New nodes, classes and images make it begin anew; workloads go on."""
 
-    def __init__(self, decider: Decider, ledger: Ledger, *, seed: int = 0, mode: str = "compiled") -> None:
-        """Raises UsageError for a policy with a need that no cluster of Kubernetes meets."""
-        self.degraded: tuple[Degraded, ...] = decider.degraded(KUBERNETES, _PROVIDED)
+    def __init__(
+        self,
+        decider: Decider,
+        ledger: Ledger[NodeT, WorkloadT],
+        host: Host,
+        *,
+        seed: int = 0,
+        mode: str = "compiled",
+    ) -> None:
+        """`host`: the system, and what it provides. Raises UsageError for a policy that needs more."""
+        self.degraded: tuple[Degraded, ...] = decider.degraded(host, frozenset(host.provides))
         if mode == "compiled":
             compile_all(decider)  # now: later it would hold up whoever renews a Lease
         self._decider, self._ledger, self._seed, self._mode = decider, ledger, seed, mode
@@ -63,13 +68,13 @@ class PolicyChoice:
         self._version = -1
         self._shown = np.zeros(0, np.bool_)  # [nodes] up, as the policy sees it
 
-    def rank(self, pod: Pod, able: NDArray[np.bool_]) -> list[int]:
-        """Rows of nodes, best first, of those that may take a pod [nodes]; [] = the policy holds it."""
-        driver, now_s = self._current(pod), self._now_s()
+    def rank(self, workload: WorkloadT, able: NDArray[np.bool_]) -> list[int]:
+        """Rows of nodes, best first, of those that may take a workload [nodes]; [] = the policy holds it."""
+        driver, now_s = self._current(workload), self._now_s()
         self._show(driver, able, now_s)
         used = self._used()
         driver.reports.set_used(used, np.full(len(used), np.inf), now_s)
-        row = driver.enter(self._spec(pod), now_s)
+        row = driver.enter(self._spec(workload), now_s)
         self._loop.step(now_s)
         driver.take_started()
         shown = np.frombuffer(driver.decision(row), driver.state.decision_trace.dtype)["node_idx"][0]
@@ -79,11 +84,11 @@ class PolicyChoice:
         driver.take_ended()
         return found
 
-    def key(self, pod: Pod) -> float:
-        """By which a waiting pod is served, least first: the policy's own order."""
-        driver, now_s = self._current(pod), self._now_s()
+    def key(self, workload: WorkloadT) -> float:
+        """By which a waiting workload is served, least first: the policy's own order."""
+        driver, now_s = self._current(workload), self._now_s()
         self._show(driver, np.zeros_like(self._shown), now_s)
-        row = driver.enter(self._spec(pod)._replace(arrival_s=pod.created_s), now_s)
+        row = driver.enter(self._spec(workload)._replace(arrival_s=workload.created_s), now_s)
         self._loop.step(now_s)
         key = float(driver.state.requests["key"][row])
         driver.abort(row, now_s)
@@ -91,18 +96,18 @@ class PolicyChoice:
         driver.take_ended()
         return key
 
-    def placed(self, pod: Pod, node_name: str) -> None:
-        """A pod runs on a node, or is about to."""
-        if self._rows.get(pod.uid, (-1, ""))[1] == node_name:
+    def placed(self, workload: WorkloadT, node_name: str) -> None:
+        """A workload runs on a node, or is about to."""
+        if self._rows.get(workload.uid, (-1, ""))[1] == node_name:
             return
-        self.ended(pod.uid)
+        self.ended(workload.uid)
         if self._driver is not None and node_name in self._ledger.index:
-            driver = self._current(pod)
-            if pod.uid not in self._rows:  # a driver made anew knows it already
-                self._enter_at(driver, pod, node_name)
+            driver = self._current(workload)
+            if workload.uid not in self._rows:  # a driver made anew knows it already
+                self._enter_at(driver, workload, node_name)
 
     def ended(self, uid: str) -> None:
-        """A pod has left its node."""
+        """A workload has left its node."""
         row, _ = self._rows.pop(uid, (-1, ""))
         if row >= 0 and self._driver is not None:
             now_s = self._now_s()
@@ -118,14 +123,14 @@ class PolicyChoice:
             driver.switch(j, bool(able[j]), now_s)
         self._shown = able.copy()
 
-    def _enter_at(self, driver: LiveDriver, pod: Pod, node_name: str) -> None:
-        j, spec = self._ledger.index[node_name], self._spec(pod)
-        row = driver.enter_at(j, spec, pod.expected_s, self._now_s())
-        self._rows[pod.uid] = (row, node_name)
+    def _enter_at(self, driver: LiveDriver, workload: WorkloadT, node_name: str) -> None:
+        j, spec = self._ledger.index[node_name], self._spec(workload)
+        row = driver.enter_at(j, spec, workload.expected_s, self._now_s())
+        self._rows[workload.uid] = (row, node_name)
 
-    def _current(self, pod: Pod) -> LiveDriver:
-        """The driver, made anew where it has no row for the nodes or for what this pod brings."""
-        demand, image = _demand(pod), self._known_image(pod.image)
+    def _current(self, workload: WorkloadT) -> LiveDriver:
+        """The driver, made anew where it has no row for the nodes or for what this workload brings."""
+        demand, image = _demand(workload), self._known_image(workload.image)
         is_new = demand not in self._classes or image not in self._images
         self._classes.setdefault(demand, len(self._classes))
         self._images.setdefault(image, len(self._images))
@@ -186,48 +191,48 @@ class PolicyChoice:
         self._gpu_gib = np.array([node.gpu_gib for node in ledger.nodes])
         self._rows = {}
         for holding in ledger.held.values():
-            if holding.node_name in ledger.index and _demand(holding.pod) in self._classes:
-                self._enter_at(driver, holding.pod, holding.node_name)
+            if holding.node_name in ledger.index and _demand(holding.workload) in self._classes:
+                self._enter_at(driver, holding.workload, holding.node_name)
         return driver
 
-    def _spec(self, pod: Pod) -> RequestSpec:
-        image = pod.image if pod.image in self._images else ""
+    def _spec(self, workload: WorkloadT) -> RequestSpec:
+        image = workload.image if workload.image in self._images else ""
         return RequestSpec(
-            class_idx=self._classes[_demand(pod)],
-            units=pod.expected_s,
+            class_idx=self._classes[_demand(workload)],
+            units=workload.expected_s,
             model_idx=self._images.get(image, -1),
-            priority=pod.priority,
+            priority=workload.priority,
         )
 
     def _used(self) -> NDArray[np.float64]:
         """What is taken on each node, [nodes, resources]."""
         ledger = self._ledger
-        gpus = _gpu_milli(ledger.use)
+        gpus = _gpu_milli(ledger.use, ledger.resources)
         columns = (
-            ledger.use("cpu") / 1000.0,
-            ledger.use("memory") / GIB,
+            ledger.use(CPU) / 1000.0,
+            ledger.use(MEMORY) / GIB,
             gpus,
             gpus / WHOLE_GPU * self._gpu_gib,
         )
         return np.asarray(np.maximum(0.0, np.stack(columns, axis=1)))
 
 
-def _gpu_milli(amount: Callable[[str], NDArray[np.int64]]) -> NDArray[np.float64]:
+def _gpu_milli(amount: Callable[[str], NDArray[np.int64]], names: Resources) -> NDArray[np.float64]:
     """Thousandths of GPUs, [nodes], from what there is of each resource."""
-    return np.asarray(amount(SHARE) + WHOLE_GPU * sum(map(amount, GPUS)), np.float64)
+    return np.asarray(amount(names.share) + WHOLE_GPU * sum(map(amount, names.gpus)), np.float64)
 
 
-def _demand(pod: Pod) -> tuple[float, ...]:
-    """What a pod takes, in the resources of the View; memory of GPUs goes with GPUs."""
-    return *pod.demand, 0.0
+def _demand(workload: Workload) -> tuple[float, ...]:
+    """What a workload takes, in the resources of the View; memory of GPUs goes with GPUs."""
+    return *workload.demand, 0.0
 
 
-def _image_gib(nodes: Sequence[Node], image: str) -> float:
+def _image_gib(nodes: Sequence[PlacementNode], image: str) -> float:
     return max((node.images.get(image, 0) for node in nodes), default=0) / GIB
 
 
 def _cluster(
-    ledger: Ledger, demands: Sequence[tuple[float, ...]], images: Sequence[str]
+    ledger: Ledger[NodeT, WorkloadT], demands: Sequence[tuple[float, ...]], images: Sequence[str]
 ) -> tuple[Cluster, list[float]]:
     """The cluster of a View, with spare rows for classes and images; and the speed of each node type."""
     nodes = ledger.nodes
@@ -235,9 +240,9 @@ def _cluster(
     types = list(dict.fromkeys(kinds))
     zones = list(dict.fromkeys(["", *(node.zone for node in nodes)]))
     classes, items = _with_spare(len(demands)), _with_spare(len(images))
-    gpus = _gpu_milli(ledger.offered)
+    gpus = _gpu_milli(ledger.offered, ledger.resources)
     memory = gpus / WHOLE_GPU * np.array([node.gpu_gib for node in nodes])
-    cores, ram_gib = ledger.offered("cpu") / 1000.0, ledger.offered("memory") / GIB
+    cores, ram_gib = ledger.offered(CPU) / 1000.0, ledger.offered(MEMORY) / GIB
     demand = np.zeros((classes, len(_RESOURCES)))
     demand[: len(demands)] = demands
     speeds = [speed for _, _, speed, _ in types]
@@ -245,7 +250,7 @@ def _cluster(
     seconds[: len(demands)] = 1.0 / np.array(speeds)
     item_gib = np.zeros(items)
     item_gib[: len(images)] = [_image_gib(nodes, image) for image in images]
-    slots = np.maximum(1, ledger.offered(PODS))
+    slots = np.maximum(1, ledger.offered(ledger.resources.each))
     position: Mapping[object, int] = {kind: g for g, kind in enumerate(types)}
     of_type = np.array([position[kind] for kind in kinds])
     per_type = np.zeros(len(types))

@@ -1,14 +1,13 @@
-"""GPU capacity that is free, yet of no use to the next pod: fragments as in `fragmentation-gradient`."""
+"""GPU capacity that is free, yet of no use to the next workload: fragments as in `fragmentation-gradient`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Final, Generic
 
 import numpy as np
 
-from trimtab.clusters.kube.ledger import Ledger
-from trimtab.clusters.kube.objects import GIB, GPUS, WHOLE_GPU, Pod
+from trimtab.clusters.placement.ledger import CPU, GIB, MEMORY, WHOLE_GPU, Ledger, NodeT, Workload, WorkloadT
 from trimtab.compiled.kernel import interpreted
 from trimtab.policies.resource_aware.fragmentation_gradient import fragment_memory, fragments
 
@@ -19,22 +18,22 @@ _fragments = interpreted(fragments)
 Kind = tuple[float, float, float, int]  # cores, GiB, thousandths of each GPU, GPUs
 
 
-class Stranded:
-    """Expected thousandths of GPUs per node that a pod, drawn by how often its like was seen, cannot use."""
+class Stranded(Generic[NodeT, WorkloadT]):
+    """Thousandths of GPUs per node that a workload, drawn as its like came, is expected not to use."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger[NodeT, WorkloadT]) -> None:
         self._ledger = ledger
         self._kinds: Counter[Kind] = Counter()
 
-    def note(self, pod: Pod) -> None:
-        """A pod of a kind came."""
-        self._kinds[_kind(pod)] += 1
+    def note(self, workload: Workload) -> None:
+        """A workload of a kind came."""
+        self._kinds[_kind(workload)] += 1
 
-    def growth(self, pod: Pod, j: int) -> float:
-        """By how much a pod would make the fragments of node j grow."""
-        kinds = dict(self._kinds.most_common(_KINDS)) or {_kind(pod): 1}
+    def growth(self, workload: Workload, j: int) -> float:
+        """By how much a workload would make the fragments of node j grow."""
+        kinds = dict(self._kinds.most_common(_KINDS)) or {_kind(workload): 1}
         before = self._of(j, kinds, self._left(j), self._devices(j))
-        cores, gib, ask, many = _kind(pod)
+        cores, gib, ask, many = _kind(workload)
         left, devices = self._left(j), self._devices(j)
         left[:2] -= cores, gib
         for d in _taken(devices, ask, many):
@@ -49,14 +48,16 @@ class Stranded:
 
     def _left(self, j: int) -> np.ndarray:
         ledger = self._ledger
-        return np.array([ledger.left("cpu")[j] / 1000.0, ledger.left("memory")[j] / GIB])
+        return np.array([ledger.left(CPU)[j] / 1000.0, ledger.left(MEMORY)[j] / GIB])
 
     def _devices(self, j: int) -> list[float]:
         name = self._ledger.nodes[j].name
         if left := self._ledger.devices_left(name):
             return [float(each) for each in left]
-        free = sum(int(self._ledger.left(gpu)[j]) for gpu in GPUS)
-        return [float(WHOLE_GPU) if d < free else 0.0 for d in range(self._ledger.nodes[j].gpus)]
+        names, node = self._ledger.resources.gpus, self._ledger.nodes[j]
+        free = sum(int(self._ledger.left(name)[j]) for name in names)
+        gpus = sum(node.allocatable.get(name, 0) for name in names)
+        return [float(WHOLE_GPU) if d < free else 0.0 for d in range(gpus)]
 
     def _of(self, j: int, kinds: dict[Kind, int], left: np.ndarray, devices: list[float]) -> float:
         demand = np.array([kind[:3] for kind in kinds])
@@ -70,11 +71,11 @@ class Stranded:
         return float(_fragments(demand, np.zeros((first, 1)), 0, len(devices), memory)) if devices else 0.0
 
 
-def _kind(pod: Pod) -> Kind:
-    cores, gib, milli = pod.demand
+def _kind(workload: Workload) -> Kind:
+    cores, gib, milli = workload.demand
     if 0 < milli < WHOLE_GPU:
         return cores, gib, milli, 1
-    return cores, gib, float(WHOLE_GPU) if milli else 0.0, pod.gpu_milli // WHOLE_GPU
+    return cores, gib, float(WHOLE_GPU) if milli else 0.0, workload.gpu_milli // WHOLE_GPU
 
 
 def _taken(devices: list[float], ask: float, many: int) -> list[int]:
