@@ -29,6 +29,7 @@ from trimtab.clusters import backends
 from trimtab.clusters.yarn.read_queues import queues_of_files
 from trimtab.errors import TrimtabError
 from trimtab.experiments.tuning.space import Space
+from trimtab.gateway.app.config_mapping import rules_of
 from trimtab.gateway.config import load_config
 from trimtab.learn.federated.settings import read_federation
 from trimtab.profiles import profile_text
@@ -261,6 +262,29 @@ def gateway_file(example: str, folder: Path) -> None:
     assert len(config.nodes) + len(config.discovery.kubernetes) in (2, 3)
 
 
+def queues(example: str, folder: Path) -> None:
+    """Under `hdrf` the queue with the larger guarantee waits less, and loses nothing; `nightly` runs 3."""
+    (folder / "queues.yaml").write_text(example)
+    done = tt.simulate("queues.yaml", "best-fit+hdrf", mode="interpreted")
+    by_queue = {each.queue: each for each in done.queue_summaries}
+    assert list(by_queue) == ["research", "product", "product.web", "product.nightly"]
+    assert by_queue["product"].queueing_mean_s < by_queue["research"].queueing_mean_s
+    assert (by_queue["product"].preempted, by_queue["research"].preempted > 0) == (0, True)
+    rows = done.requests.filter(pl.col("tenant") == "cleo").select("start_s", "finish_s").to_numpy()
+    assert max(((rows[:, 0] <= at_s) & (rows[:, 1] > at_s)).sum() for at_s in rows[:, 0]) == 3
+
+
+def gateway_queues(example: str, folder: Path) -> None:
+    keys = "\n".join(f"  - {{name: {name}, sha256: [{k * 64}]}}" for name, k in (("ana", "a"), ("ben", "b")))
+    node = "nodes: [{name: n, url: 'http://x:1', models: [m]}]"
+    (folder / "gateway.yaml").write_text(f"keys:\n{keys}\n{node}\n{example}")
+    config = load_config(folder / "gateway.yaml")
+    assert not any(note.startswith("queues") for note in config.policy_notes())
+    section = rules_of(config).queues
+    assert section is not None
+    assert (section["research"].notice_s, section["default"].tenants) == (30.0, ())
+
+
 GENERATED: dict[str, Any] = {"requests": 200, "arrival": {"process": "poisson", "rate_per_s": 1.0}}
 
 
@@ -404,6 +428,8 @@ CHECKS: dict[str, Check | str] = {
     "size-a-fleet: types:": node_types,
     "slurm: partition: gpu": job_settings,
     "ten-minutes: import trimtab as tt": ten_minutes,
+    "queues: cluster:": queues,
+    "queues: policy: least-expected-wait+hdrf": gateway_queues,
     "tune: # my_policy.py": own_ranges,
     "tune: record: {folder: recordings, keep_days: 7}": "e2e/test_tune_nightly.py",
     "training: # my_allocator.py": own_allocator,
