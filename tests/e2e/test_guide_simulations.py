@@ -412,6 +412,7 @@ CHECKS: dict[str, Check | str] = {
     "learn-together: listen: 0.0.0.0:9443": federation_file,
     "learn: import gymnasium as gym": "learn/test_guide.py: paid the mean",
     "learn: from stable_baselines3 import PPO": "learn/test_guide.py: trains",
+    "dask: from dask.distributed import Client, LocalCluster": "clusters_real/test_dask_processes.py",
     "kubernetes: apiVersion: kubescheduler.config.k8s.io/v1": "clusters_real/test_kube_extender.py: real",
     "kubernetes: apiVersion: trimtab.io/v1alpha1": "clusters_real/test_kube_training.py: an API server",
     "kubernetes: discovery:": gateway_file,

@@ -89,6 +89,7 @@ OUTCOMES = {  # command line → extra that it needs; "" = none
     "tune aigc-images --on ray": "ray",
     "case --learned nothing": "",
     "chain run chain.py:doubled --input in.jsonl": "chains",
+    "chain run chain.py:doubled --input in.jsonl --on dask": "chains",
     "chain import kfp pipeline.yaml --out imported.py": "",
     "chain export kfp chain.py:doubled --image i --out exported.yaml": "",
     "chain list": "chains",

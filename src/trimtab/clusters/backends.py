@@ -25,6 +25,7 @@ _OWN: Final = {
     },
     HOSTS: {
         "processes": "trimtab.live.this_machine:ThisMachine",
+        "dask": "trimtab.clusters.dask.dask_host:DaskHost",
         "kube": "trimtab.clusters.kube.pod_host:KubeHost",
         "ray": "trimtab.clusters.ray.ray_host:RayHost",
         "slurm": "trimtab.clusters.slurm.job_host:SlurmHost",

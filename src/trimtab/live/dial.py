@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from trimtab.live.program_host import PYTHON
 
@@ -50,6 +51,15 @@ def command_here(argv: Sequence[str]) -> list[str]:
     """The command of a program on this machine: PYTHON is this Python."""
     first, *words = argv
     return [sys.executable if first == PYTHON else first, *words]
+
+
+def environment_here() -> dict[str, str]:
+    """The environment of this process, in which Python finds trimtab, after all other modules."""
+    paths = [
+        *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        str(Path(__file__).parents[2]),
+    ]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def how_it_ended(code: int) -> str:

@@ -82,7 +82,7 @@ class DialledLink:
         self.over: asyncio.Future[str] = loop.create_future()
         self._ends: dict[bytes, asyncio.Transport] = {}
         self._told = b""
-        self._is_lost = False
+        self._is_lost = self._is_stopped = False
 
     def on_node(self, program: Program, address: str) -> Program:
         """What is to be started on the node in place of the program. `address`: HOST:PORT of the DialIn."""
@@ -99,8 +99,9 @@ class DialledLink:
             raise ConnectionError(f"{self.name} has not begun in {within_s:g} s: {why()}") from error
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self._ends[DATA].write(data)
+        """Send bytes. One that is being stopped does not get them."""
+        if not self._is_stopped:
+            self._ends[DATA].write(data)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -109,6 +110,7 @@ class DialledLink:
 
     async def stop(self, within_s: float = 0.0) -> None:
         """Close its socket, kill it unless it ends within this time, and return when it has ended."""
+        self._is_stopped = True
         if not self.connected.done():
             self.connected.cancel()
             self.lost("before it began")

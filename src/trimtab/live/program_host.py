@@ -7,7 +7,8 @@ or empty, and with the slots that the user gave names of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -32,6 +33,37 @@ class HostNode:
 
 Told = Callable[[HostNode], None]
 Troubled = Callable[[str], None]
+
+
+async def tell_by_asking(
+    known: Mapping[str, HostNode],
+    ask: Callable[[], Awaitable[Mapping[str, HostNode]]],
+    every_s: float,
+    silent: str,
+    told: tuple[Told, Told, Told, Troubled],
+) -> None:
+    """Ask for the nodes, by name, again and again; tell `added`, `changed`, `removed` and `troubled`.
+
+    `silent` says that there is no answer.
+    """
+    added, changed, removed, troubled = told
+    while True:
+        await asyncio.sleep(every_s)
+        before = known
+        try:
+            known = await ask()
+        except Exception as error:  # clients of clusters raise many kinds
+            troubled(f"{silent}: {error}")
+            continue
+        troubled("")
+        for name, node in known.items():
+            if name not in before:
+                added(node)
+            elif node != before[name]:
+                changed(node)
+        for name, node in before.items():
+            if name not in known:
+                removed(node)
 
 
 class NodeSource(Protocol):

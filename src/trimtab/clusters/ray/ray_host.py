@@ -15,18 +15,16 @@ import signal
 import socket
 import subprocess
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trimtab import errors
 from trimtab.clusters.heartbeats import BEAT_S, CUT_BEATS, ActorPulse
 from trimtab.clusters.ray import connection
 from trimtab.clusters.ray.connection import Machine
 from trimtab.clusters.ray.worker_placement import LEAST_CPU, machine_of
-from trimtab.live.dial import command_here
+from trimtab.live.dial import command_here, environment_here
 from trimtab.live.program_host import (
     LOCAL_ADDRESS,
     NO_SLOTS,
@@ -36,6 +34,7 @@ from trimtab.live.program_host import (
     ProgramEvents,
     Told,
     Troubled,
+    tell_by_asking,
 )
 
 START_S: Final = 60.0  # for an actor to start: its machine may have to be freed first
@@ -82,26 +81,13 @@ class RayHost:
     def follow(self, added: Told, changed: Told, removed: Told, troubled: Troubled) -> None:
         """Look at the machines now and then."""
 
-        async def look() -> None:
-            while True:
-                await asyncio.sleep(LOOK_S)
-                before = self._known
-                try:
-                    await asyncio.to_thread(self.nodes)
-                except Exception as error:  # Ray raises many kinds where its head is gone
-                    troubled(f"the Ray cluster does not answer: {error}")
-                    continue
-                troubled("")
-                for name, node in self._known.items():
-                    if name not in before:
-                        added(node)
-                    elif node != before[name]:
-                        changed(node)
-                for name, node in before.items():
-                    if name not in self._known:
-                        removed(node)
+        async def ask() -> Mapping[str, HostNode]:
+            await asyncio.to_thread(self.nodes)
+            return self._known
 
-        self._looking = asyncio.get_running_loop().create_task(look())
+        told = added, changed, removed, troubled
+        looking = tell_by_asking(self._known, ask, LOOK_S, "the Ray cluster does not answer", told)
+        self._looking = asyncio.get_running_loop().create_task(looking)
 
     async def start(self, node: HostNode, program: Program, events: ProgramEvents) -> Link:
         """Start a program in an actor's care. Raises OSError."""
@@ -280,10 +266,6 @@ class ProgramActor:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with trimtab where programs find modules last, and without what Ray sets for itself."""
-    paths = [
-        *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
-        Path(errors.__file__).parents[1],
-    ]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    """This process's, without what Ray sets for itself."""
+    kept = {name: value for name, value in environment_here().items() if not name.startswith("RAY_")}
+    return {**kept, "OMP_NUM_THREADS": "1"}

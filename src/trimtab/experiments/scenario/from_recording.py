@@ -113,10 +113,11 @@ def _price(recording: Recording, node_idx: int) -> float:
 
 
 def _resources(recording: Recording, node_idx: int) -> dict[str, float]:
-    """Resource → what the node has."""
+    """Resource → what the node has, of those that it has."""
     capacity = recording.signals.get("capacity", [])
     row = capacity[node_idx] if node_idx < len(capacity) else []
-    return {name: float(has) for name, has in zip(recording.signals.get("resources", []), row, strict=False)}
+    names = recording.signals.get("resources", [])
+    return {name: float(has) for name, has in zip(names, row, strict=False) if has}
 
 
 def _tenant_weights(recording: Recording, rows: pl.DataFrame) -> dict[str, float]:
@@ -164,9 +165,10 @@ def _classes(recording: Recording, types: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _demand(recording: Recording, name: str) -> dict[str, float]:
-    """Resource → what a request of the class takes."""
+    """Resource → what a request of the class takes, of those that it takes."""
     row = recording.signals.get("demand", {}).get(name, [])
-    return dict(zip(recording.signals.get("resources", []), row, strict=False))
+    names = recording.signals.get("resources", [])
+    return {resource: takes for resource, takes in zip(names, row, strict=False) if takes}
 
 
 def _service(
