@@ -180,11 +180,20 @@ def test_preemption_waits_for_the_monitor_and_for_the_kill(tmp_path: Path) -> No
     site = configuration({MONITOR: "true", wait: 10_000, "yarn.resourcemanager.hostname": "rm"}, prefix="")
     found = capacity(tmp_path, TWO | {"root.a.disable_preemption": "true"}, site=site)
     assert found.section["a"]["notice_s"] == 13.0  # 3 s is the default of the interval
-    assert why(found, "disable_preemption") == ["any queue above its guarantee may be preempted"]
+    assert (found.section["a"]["preemptible"], "preemptible" in found.section["b"]) == (False, False)
     assert not why(found, "hostname")
     off = capacity(tmp_path, TWO)
     assert "notice_s" not in off.section["a"]
     assert why(off, MONITOR) == ["queues do not preempt; where they do, yarn-site.xml tells"]
+
+
+def test_queues_inherit_whether_they_may_be_preempted(tmp_path: Path) -> None:
+    below = {"root.a.queues": "x,y", "root.a.x.capacity": 50, "root.a.y.capacity": 50}
+    flags = {"root.a.disable_preemption": "true", "root.a.y.disable_preemption": "false"}
+    found = capacity(tmp_path, TWO | below | flags).section
+    assert [q.get("preemptible", True) for q in found["a"]["queues"].values()] == [False, True]
+    assert "preemptible" not in found["a"]
+    assert not why(capacity(tmp_path, TWO | below | flags), "disable_preemption")
 
 
 def test_what_has_no_counterpart_is_named(tmp_path: Path) -> None:

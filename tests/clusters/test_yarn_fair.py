@@ -118,6 +118,14 @@ def test_a_minimum_is_taken_back_after_its_timeout_and_a_part_of_the_fair_share_
     assert why(off, "assignmultiple") == ["has no counterpart"]
 
 
+def test_queues_below_one_that_must_not_be_preempted_must_not_either(tmp_path: Path) -> None:
+    text = """<queue name="a"><allowPreemptionFrom>false</allowPreemptionFrom><queue name="x"/></queue>
+      <queue name="b"><allowPreemptionFrom>true</allowPreemptionFrom></queue>"""
+    found = fair(tmp_path, text).section
+    assert found["a"]["queues"]["x"]["preemptible"] is False
+    assert "preemptible" not in found["b"]
+
+
 REFUSED = [
     ('<queue name="a"/><queue name="a"/>', r"line 1, root, <queue name=…>: .*got 'a'.*name of its own"),
     ('<queue name="a.b"/>', r"got 'a\.b'.*without a period"),

@@ -130,6 +130,20 @@ def test_a_gang_goes_to_one_type_of_gpu_and_partitions_are_kept() -> None:
     assert (run.outcome != Outcome.UNFINISHED).all()
 
 
+def test_jobs_of_a_leaf_that_is_not_preemptible_keep_what_they_borrowed() -> None:
+    """Two jobs hold all 16 GPUs; the younger one, which a claim would take first, is in such a leaf."""
+    workload = with_tenants(jobs_of([0.0, 1.0, 100.0], 1e5, 8, gpus_min=np.full(3, 8)), np.array([0, 1, 2]))
+    queues = [
+        Queue("a", tenants=("a",)),
+        Queue("b", preemptible=False, tenants=("b",)),
+        Queue("c", guarantee=0.5, notice_s=0.0, tenants=("c",)),
+    ]
+    held = job_queues(QueueTree.of(queues, ["gpus"]), workload.tenant_names, [NodeOffer()] * 2)
+    run = run_of(workload, "fifo", nodes=(8, 8), queues=held, declared=held)
+    assert run.restarts.tolist() == [1, 0, 0]
+    assert run.start_s.tolist() == [0.0, 1.0, 100.0]
+
+
 def test_fixed_jobs_are_never_preempted_by_a_claim() -> None:
     n = 3
     workload = jobs_of([0.0, 0.0, 100.0], 1e5, 8, gpus_min=np.full(n, 8), preemptible=_flags(n, 0))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import trimtab as tt
-from support.yarn_files import FAIR_PAGE, REST_PAGE, configuration, save_answers
+from support.yarn_files import FAIR_PAGE, REST_PAGE, app, configuration, leaf, node, save_answers
 
 
 def test_a_section_follows_what_it_lacks_in_comments(cli, tmp_path):
@@ -115,3 +115,29 @@ def test_weights_and_user_limits_split_a_fleet_as_the_page_says(cli, tmp_path):
         found = parts(run.requests)
         assert found.pop("other") == pytest.approx(0.4, abs=0.003)
         assert found == {name: pytest.approx(0.6 / users, abs=0.003) for name in names}
+
+
+def test_an_imported_cluster_is_compared_under_its_queues_and_without_them(cli, tmp_path):
+    """Jobs of one GPU and 100 s wait in queues of the weights 3 and 1: 6 and 2 of 8 GPUs; alike, 4 each."""
+    entries = [{"key": "yarn.io/gpu", "value": "100"}]
+    times = {"launchTime": 2000, "finishedTime": 102_000, "resourceSecondsMap": {"entry": entries}}
+    apps = [
+        app(f"job-{k:03}", *(("a", "user1") if k % 2 else ("b", "user2")), startedTime=1000 + k, **times)
+        for k in range(160)
+    ]
+    queues = [leaf(name, capacity=0, weight=w, userLimitFactor=9) for name, w in (("a", 3), ("b", 1))]
+    info = {"type": "capacityScheduler", "queueName": "root", "queues": {"queue": queues}}
+    nodes = {"node": [node(gpus=8)]}
+    save_answers(tmp_path / "saved", nodes=nodes, apps={"app": apps}, scheduler={"schedulerInfo": info})
+    assert cli("yarn", "import", "saved", "yarn").exit_code == 0
+    scenario = (tmp_path / "yarn" / "scenario.yaml").read_text()
+    (tmp_path / "yarn" / "flat.yaml").write_text(scenario + "queue_scheme: flat\n")
+    found = {}
+    for name in ("scenario", "flat"):
+        arguments = ("-p", "fifo", "-n", 1, "-j", 1, "--no-sweep", "--out", name)
+        done = cli("compare", f"yarn/{name}.yaml", *arguments)
+        assert done.exit_code == 0, done.stderr
+        jobs = pl.read_parquet(tmp_path / name / "jobs" / "fifo" / "*.parquet")
+        busy = jobs.filter(pl.col("start_s").is_between(50.0, 950.0))  # nine rounds, in which both wait
+        found[name] = dict(busy.group_by("tenant").len().iter_rows())
+    assert found == {"scenario": {"user1": 54, "user2": 18}, "flat": {"user1": 36, "user2": 36}}

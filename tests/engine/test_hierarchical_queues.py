@@ -90,6 +90,19 @@ def test_after_its_notice_a_queue_gets_its_guarantee_from_the_youngest_borrowed_
     assert d.state.preemptions["times"].tolist() == [0, 0, 1, 1, 0, 0, 0]
 
 
+def test_a_leaf_that_is_not_preemptible_keeps_what_it_borrowed() -> None:
+    """x borrows the part of z beside y, whose requests are the older ones: y's go, x's stay."""
+    queues = [
+        Queue("x", preemptible=False, tenants=("a",)),
+        Queue("y", tenants=("b",)),
+        Queue("z", guarantee=1.0, notice_s=2.0, tenants=("c",)),
+    ]
+    d = run(FOUR, [0.0, 0.1, 0.2, 0.3, 1.0, 1.0, 1.0], [9.0] * 7, [1, 1, 0, 0, 2, 2, 2], queues)
+    assert d.state.tree["preempted"].tolist() == [2, 0, 2, 0]
+    assert starts(d)[4:6] == [3.0, 3.0]
+    assert finishes(d)[2:4] == [9.2, 9.3]
+
+
 def test_without_notice_nothing_is_preempted_and_what_ends_in_time_saves_the_rest() -> None:
     work = [0.0] * 4 + [1.0], [3.0, 3.0, 9.0, 9.0, 1.0], [0, 0, 0, 0, 1]
     assert starts(run(FOUR, *work, borrowed(np.inf)))[4] == 3.0

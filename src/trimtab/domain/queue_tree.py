@@ -86,6 +86,7 @@ class Queue:
     user_limit: float = 1.0  # most of the limit of a leaf that one tenant holds
     order: QueueOrder = QueueOrder.FIFO
     max_running: int = np.iinfo(np.int64).max
+    preemptible: bool = True  # whether others take back what a leaf holds above its guarantee
     tenants: tuple[str, ...] = ()
     children: tuple[Queue, ...] = ()
 
@@ -105,6 +106,7 @@ class QueueTree:
     user_limit: Floats  # [queues]
     order: Ints  # [queues] QueueOrder
     most_running: Ints  # [queues]
+    preemptible: Flags  # [queues] of leaves: whether others take back what it holds above its guarantee
     tenants: tuple[tuple[str, ...], ...]  # [leaves]
     is_dominant: bool = False  # shares are those of the dominant resource, else of the first
 
@@ -150,6 +152,7 @@ class QueueTree:
             user_limit=np.array([queue.user_limit for queue in every], np.float64),
             order=np.array([queue.order for queue in every], np.int64),
             most_running=np.array([queue.max_running for queue in every], np.int64),
+            preemptible=np.array([queue.preemptible for queue in every], np.bool_),
             tenants=tuple(queue.tenants for queue in every if not queue.children),
         )
 

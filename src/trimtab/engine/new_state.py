@@ -232,6 +232,7 @@ def queue_arrays(options: Options, there: np.ndarray, n_tenants: int) -> dict[st
     rows["parent"], rows["end"], rows["weight"] = tree.shape.parent, tree.shape.end, tree.shape.weight
     rows["notice_s"], rows["user_limit"], rows["order"] = tree.notice_s, tree.user_limit, tree.order
     rows["max_running"], rows["short_since_s"] = tree.most_running, np.inf
+    rows["preemptible"] = tree.preemptible
     amounts = tree.amounts(there)
     leaf_of = np.zeros(n_tenants, "i4")
     leaf_of[: len(queues.leaf_row)] = queues.leaf_row

@@ -86,6 +86,8 @@ def _may_lose(s: State, r: int, q: int, now_s: float) -> bool:
     if s.config.batches[0] == 1 and (s.batch.next[r] >= 0 or s.batch.leader[r] >= 0):
         return False
     above = leaf_of(s, r)
+    if s.tree.preemptible[above] == 0:
+        return False
     if above <= q < s.tree.end[above] or q <= above < s.tree.end[q]:
         return False
     while not above <= q < s.tree.end[above]:

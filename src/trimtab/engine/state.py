@@ -189,6 +189,7 @@ QUEUE_NODE = np.dtype(
         ("end", "i4"),  # one past its last descendant
         ("order", "i4"),  # of a leaf: QueueOrder
         ("version", "i4"),  # of its PREEMPTION event
+        ("preemptible", "i8"),  # of a leaf: 1 = others may take back what it holds above its guarantee
         ("running", "i8"),  # requests at nodes, of all its tenants
         ("held", "i8"),  # requests in central queues
         ("first_serial", "i8"),  # of the held requests that may be sent

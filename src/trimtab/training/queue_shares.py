@@ -123,7 +123,8 @@ def shares_of_queues(
     of_leaf = leaf[job]
     for unit in np.flatnonzero(is_held).tolist():
         hold(rules, filling, units, unit, of_leaf[unit], 1.0)
-    short, taken = _claims(rules, filling, units, queues, now_s, is_held & ~fixed[job])
+    may_lose = queues.tree.preemptible[rules.shape.leaf_row[of_leaf]] & ~fixed[job]
+    short, taken = _claims(rules, filling, units, queues, now_s, is_held & may_lose)
     set_aside = np.zeros((len(units.first) - 1, len(pools.size)))
     fill(rules, filling, units, set_aside)
     kept = is_held & units.granted

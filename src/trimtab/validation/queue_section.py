@@ -17,7 +17,7 @@ Amount = Annotated[
     Annotated[Frac, Tag("<number>")] | Annotated[Mapping[str, NonNegative], Tag("<table>")],
     Discriminator(number_or_table),
 ]
-_OF_LEAVES = ("user_limit", "order", "tenants")
+_OF_LEAVES = ("user_limit", "order", "preemptible", "tenants")
 
 
 class QueueSpec(Spec):
@@ -43,6 +43,9 @@ class QueueSpec(Spec):
         "fifo", description="order inside a leaf; fair: the tenant that has least goes first"
     )
     max_running: int | None = Field(None, ge=1, description="most that run at once; null = any number")
+    preemptible: bool = Field(
+        True, description="of a leaf: whether other queues take back what it holds above its guarantee"
+    )
     tenants: Texts = Field((), description="who submits to this leaf; the leaf `default` names none")
     queues: Mapping[QueueName, QueueSpec] | None = Field(
         None, description="name → queue, its children; null = it is a leaf"
@@ -59,6 +62,7 @@ class QueueSpec(Spec):
             user_limit=self.user_limit,
             order=QueueOrder[self.order.upper()],
             max_running=Queue.max_running if self.max_running is None else self.max_running,
+            preemptible=self.preemptible,
             tenants=self.tenants,
             children=tuple(queue.named(child) for child, queue in (self.queues or {}).items()),
         )

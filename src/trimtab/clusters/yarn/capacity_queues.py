@@ -245,6 +245,7 @@ class _Reader:
         )
         draft.children = self._children(path, _Room(share.room, most), own_running)
         has_queues = self._own(path, "queues") is not None
+        self._is_preemptible(path)  # it is read, for the queues below
         if is_stopped or own_running == 0 or (has_queues and not draft.children):
             self._stopped.append(path)
             why = state if is_stopped else running if own_running == 0 else None
@@ -253,7 +254,6 @@ class _Reader:
             return None
         if not has_queues:
             self._fill_leaf(path, draft, share.room, most)
-        self._name_protected(path)
         return draft
 
     def _limit(self, path: str, share: _Share, above: _Room) -> tuple[Amount, Amount]:
@@ -291,6 +291,7 @@ class _Reader:
         for key in made_later:
             self._lacking.append(NotCarried(f"{PREFIX}{path}.{key}", "true", _NO_USERS))
         draft.order = self._order(path, is_shared=bool(made_later))
+        draft.preemptible = self._is_preemptible(path)
         factor = self._own(path, "user-limit-factor", inherits=True)
         times = 1.0 if factor is None else factor.number(-1, 1e12, "a number of 0 or more, or -1")
         if factor is not None and times == 0:
@@ -331,10 +332,12 @@ class _Reader:
         is_fair = is_shared or percent < 100 or (policy is not None and policy.text == "fair")
         return "fair" if is_fair else "priority"
 
-    def _name_protected(self, path: str) -> None:
+    def _is_preemptible(self, path: str) -> bool:
+        """Whether others may take back what a queue borrows: as it says, else the queue above it."""
         value = self._own(path, "disable_preemption")
-        if value is not None and value.is_true() and self._notice_s is not None:
-            self._lack(value, "any queue above its guarantee may be preempted")
+        if value is None:
+            return path == "root" or self._is_preemptible(path.rpartition(".")[0])
+        return not value.is_true()
 
     def _name_unused(self) -> None:
         """Name every property of schedulers that nothing was made of, and queues that no list names."""

@@ -70,6 +70,7 @@ class _Above(NamedTuple):
     limit: Amount  # of the cluster
     share: float  # of the cluster, by weights alone
     settings: Settings
+    preemptible: bool
 
 
 def fair_queues(
@@ -114,7 +115,8 @@ class _Reader:
         settings = self._settings(own_root, "root", {})
         policy = self._policy(own_root, "root", None, is_leaf=False)
         self._by_resource = policy == "drf"
-        above = _Above("root", policy, 1.0, 1.0, settings)
+        protected = self._one(own_root, "allowPreemptionFrom", "root")
+        above = _Above("root", policy, 1.0, 1.0, settings, protected is None or protected.is_true())
         drafts = self._queues(tops, above)
         if not drafts:
             expected = "at least one <queue name=…> that runs applications"
@@ -200,13 +202,17 @@ class _Reader:
         draft = Draft(path.removeprefix("root."), weight=weight, limit=limit)
         draft.max_running = None if most is None or most >= _UNLIMITED else most
         share = above.share * part
+        protected = self._one(element, "allowPreemptionFrom", path)
+        draft.preemptible = above.preemptible and (protected is None or protected.is_true())
         self._guarantee(element, path, draft, above, settings, of_cluster, share)
         self._name_others(element, path)
         if most == 0:
             self._lacking.append(NotCarried(f"{path}, <maxRunningApps>", "0", "no work enters it: left out"))
             return None
         if below:
-            draft.children = self._queues(below, _Above(path, policy, of_cluster, share, settings))
+            draft.children = self._queues(
+                below, _Above(path, policy, of_cluster, share, settings, draft.preemptible)
+            )
             return draft if draft.children else None
         draft.order = "priority" if policy == "fifo" else "fair"
         if element.attributes.get("type") == "parent":
@@ -365,9 +371,6 @@ class _Reader:
             if child.tag not in _READ:
                 named = NotCarried(f"{path}, <{child.tag}>", child.text or "(empty)", "has no counterpart")
                 self._lacking.append(named)
-        protected = self._one(element, "allowPreemptionFrom", path)
-        if protected is not None and not protected.is_true():
-            self._lack(protected, "any queue above its guarantee may be preempted")
 
     def _name_rest(self, drafts: Sequence[Draft]) -> None:
         """Name what stands beside the queues."""

@@ -50,6 +50,7 @@ class Draft:
     user_limit: float | None = None  # part of the limit; None = as much as the queue
     order: Literal["fifo", "fair", "priority"] = "fifo"
     max_running: int | None = None
+    preemptible: bool = True  # of a leaf
     tenants: list[str] = field(default_factory=list)
     children: list[Draft] = field(default_factory=list)
 
@@ -141,7 +142,8 @@ def _data(draft: Draft) -> dict[str, Any]:
     if draft.children:
         return data | {"queues": {child.name: _data(child) for child in draft.children}}
     user_limit = 1.0 if draft.user_limit is None else _short(draft.user_limit)
-    return data | {"user_limit": user_limit, "order": draft.order, "tenants": draft.tenants}
+    own = {"user_limit": user_limit, "order": draft.order, "preemptible": draft.preemptible}
+    return data | own | {"tenants": draft.tenants}
 
 
 def _amount(amount: Amount) -> Any:
