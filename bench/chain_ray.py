@@ -53,11 +53,11 @@ def main() -> None:
     print()
 
 
-def bare_rate_per_s() -> float:
-    """Calls per second of a loop that keeps `DEPTH` calls at every actor, each with a message of its own."""
+def bare_rate_per_s(workers: int = WORKERS, depth: int = DEPTH) -> float:
+    """Calls per second of a loop that keeps `depth` calls at every actor, each with a message of its own."""
     setup = pickle.dumps(((StageCode("quick", cloudpickle.dumps(quick.stage_code)),), INLINE_BYTES, ".", []))
     kind = ray.remote(num_cpus=1, concurrency_groups={CONTROL: 2})(StageWorker)
-    actors = [kind.remote(setup, "one") for _ in range(WORKERS)]
+    actors = [kind.remote(setup, "one") for _ in range(workers)]
 
     async def call(actor: Any, number: int) -> None:
         data = encode(number)
@@ -68,14 +68,14 @@ def bare_rate_per_s() -> float:
 
     async def measured() -> float:
         await asyncio.gather(*(call(actor, k) for k, actor in enumerate(actors)))
-        numbers = iter(range(WORKERS, QUICK + WORKERS))
+        numbers = iter(range(workers, QUICK + workers))
 
         async def feed(actor: Any) -> None:
             for number in numbers:
                 await call(actor, number)
 
         begun_s = time.perf_counter()
-        await asyncio.gather(*(feed(actor) for actor in actors for _ in range(DEPTH)))
+        await asyncio.gather(*(feed(actor) for actor in actors for _ in range(depth)))
         return QUICK / (time.perf_counter() - begun_s)
 
     try:
