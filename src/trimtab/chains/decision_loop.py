@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,8 @@ from trimtab.chains.run_costs import Costs
 from trimtab.chains.stage_codes import specs_of
 from trimtab.clusters.backend_cluster import cluster_of
 from trimtab.domain.chains import templates_of
-from trimtab.domain.options import Cancel, Options
+from trimtab.domain.cluster import Cluster
+from trimtab.domain.options import Cancel, Options, Queues
 from trimtab.domain.policy import Decider
 from trimtab.domain.requests import Status
 from trimtab.engine.calls import is_ready
@@ -25,6 +27,7 @@ from trimtab.engine.state import STAGES
 from trimtab.live.dispatch_loop import DispatchLoop
 from trimtab.live.planner import InlinePlanner, ProcessPlanner
 from trimtab.live.stage_backend import NodeChange, StageCode, StageNode
+from trimtab.validation.queue_section import QueueSpec, open_tree
 from trimtab.words import counted
 
 logger = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ class DecisionLoop:
     """A live driver with its planner, on the event loop's time. It exists once the nodes are known.
 
     Args:
+        queues: hierarchical queues of tenants. What runs is never taken back: a stage may have begun to act.
         hints_s: expected service of stages, by the names of their codes.
         plans_inline: plan while time stands still, not in another process.
         wake: called when a new plan came, so that its host takes a turn.
@@ -48,6 +52,7 @@ class DecisionLoop:
         nodes: Sequence[StageNode],
         decider: Decider,
         *,
+        queues: Mapping[str, QueueSpec] | None = None,
         hints_s: Mapping[str, float],
         rows: int,
         seed: int,
@@ -61,7 +66,7 @@ class DecisionLoop:
         self.is_compiled = is_ready(*decider)
         self._live = LiveDriver(
             cluster,
-            Options(cancel=Cancel.ALWAYS, lookahead=64),
+            Options(cancel=Cancel.ALWAYS, lookahead=64, queues=self._queues_of(queues, cluster)),
             decider,
             rows=rows,
             tenants=TENANTS,
@@ -82,6 +87,14 @@ class DecisionLoop:
         self._tenant_idx: dict[str, int] = {}
         self._clock = asyncio.get_running_loop().time
         self._began_s = self._clock()
+
+    def _queues_of(self, section: Mapping[str, QueueSpec] | None, cluster: Cluster) -> Queues | None:
+        self._leaf_of: dict[str, int] = {}
+        if section is None:
+            return None
+        tree, self._leaf_of, default = open_tree(section, cluster.resource_names)
+        tree = replace(tree, notice_s=np.full_like(tree.notice_s, np.inf))
+        return Queues(tree, np.full(TENANTS, default))
 
     async def open(self) -> None:
         """Start the planner, and the clock."""
@@ -119,7 +132,12 @@ class DecisionLoop:
 
     def tenant_idx(self, name: str) -> int:
         """The tenant of a run. Those that come after many others share the last place."""
-        return self._tenant_idx.setdefault(name, min(len(self._tenant_idx), TENANTS - 1))
+        idx = self._tenant_idx.get(name)
+        if idx is None:
+            idx = self._tenant_idx[name] = min(len(self._tenant_idx), TENANTS - 1)
+            if name in self._leaf_of and idx < TENANTS - 1:
+                self._live.leaf_of[idx] = self._leaf_of[name]
+        return idx
 
     def add_cost(self, tenant: str, service_s: float, row: int = -1) -> None:
         """An attempt took so long: that is what its tenant was given, in place of what was expected of `row`.

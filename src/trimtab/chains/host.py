@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from trimtab.live.stage_backend import (
     StageBackend,
     VirtualBackend,
 )
+from trimtab.validation.queue_section import QueueSpec
 
 if TYPE_CHECKING:
     from trimtab.chains.run_metrics import StageMetrics
@@ -65,6 +66,7 @@ class ChainHost(HostState):
         profile: what is profiled.
         fuse_s: see `Fusion`.
         values_gib: see `ValueBudget`.
+        queues: hierarchical queues of the runs' tenants; None = they compete directly.
     """
 
     def __init__(
@@ -82,10 +84,11 @@ class ChainHost(HostState):
         profile: Profiling | None = None,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
+        queues: Mapping[str, QueueSpec] | None = None,
     ) -> None:
         super().__init__(chains, backend, profile or Profiling())
         self._metrics = metrics
-        self._decider, self._rows, self._seed = decider, rows, seed
+        self._decider, self._rows, self._seed, self._queues = decider, rows, seed, queues
         self._turn_due = False
         self._loss: Exception | None = None  # of the backend's cluster
         self._timer: asyncio.TimerHandle | None = None
@@ -133,6 +136,7 @@ class ChainHost(HostState):
                 placed_by_peaks(self.codes, peaks_gib, self.backend.nodes),
                 self.backend.nodes,
                 self._decider,
+                queues=self._queues,
                 hints_s={step.code_name: step.stage.stage_options.cost_s for step in self.steps},
                 rows=self._rows,
                 seed=self._seed,

@@ -41,6 +41,8 @@ from trimtab.clusters.backends import backend as backend_of
 from trimtab.errors import ChainError, UsageError
 from trimtab.live.stage_backend import Cause, StageBackend, StageError, VirtualBackend
 from trimtab.policies.catalogue import find
+from trimtab.validation.problems import checked
+from trimtab.validation.queue_section import OpenSection, QueueSpec
 
 if TYPE_CHECKING:
     import polars as pl
@@ -67,6 +69,8 @@ class Session:
             0 = none does.
         values_gib: what the large values of inputs in flight may take; then inputs that entered later wait.
             None = half of the room that the backend has for them.
+        queues: hierarchical queues of tenants, as the section of files: name → queue. None = tenants compete
+            directly.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Session:
         profile_lines: bool = False,
         fuse_s: float = FUSED_S,
         values_gib: float | None = None,
+        queues: Mapping[str, Any] | None = None,
     ) -> None:
         if not fuse_s >= 0.0:
             raise UsageError("out of range", field="fuse_s", value=fuse_s, expected="a number from 0 on")
@@ -104,6 +109,7 @@ class Session:
             profile=Profiling(profile, profile_lines),
             fuse_s=fuse_s,
             values_gib=values_gib,
+            queues=None if queues is None else _section(queues),
         )
         self._server: MetricsServer | None = None
         if metrics_port is not None:
@@ -411,6 +417,12 @@ class RunHandle:
             self._session.close()
         if self._run.fault is not None:
             raise self._run.fault
+
+
+def _section(queues: Mapping[str, Any]) -> Mapping[str, QueueSpec]:
+    """The checked section. Raises UsageError."""
+    section = checked(lambda: OpenSection(queues=queues), OpenSection, "Session", UsageError)
+    return section.queues
 
 
 def _with_tables(inputs: Iterable[Any], chain: Chain, block_rows: int) -> Iterable[Any]:

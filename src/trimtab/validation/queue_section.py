@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Final, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.queue_tree import DEFAULT_QUEUE, Queue, QueueOrder, QueueTree
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec, Texts, number_or_table
@@ -17,6 +18,7 @@ Amount = Annotated[
     Annotated[Frac, Tag("<number>")] | Annotated[Mapping[str, NonNegative], Tag("<table>")],
     Discriminator(number_or_table),
 ]
+SLOTS: Final = "slots"  # the last resource of hosts that serve requests
 _OF_LEAVES = ("user_limit", "order", "preemptible", "tenants")
 
 
@@ -86,6 +88,36 @@ Queues = Annotated[Mapping[QueueName, QueueSpec], AfterValidator(_checked)]
 def tree_of(queues: Mapping[str, QueueSpec], resources: Sequence[str]) -> QueueTree:
     """The tree of a section. Raises UsageError for an amount of another resource."""
     return QueueTree.of([queue.named(name) for name, queue in queues.items()], resources)
+
+
+class OpenSection(Spec):
+    """Queues of a host that meets its tenants as they come: the leaf `default` takes all others."""
+
+    queues: Queues = Field(description="name → queue")
+
+    @model_validator(mode="after")
+    def _takes_all(self) -> OpenSection:
+        if DEFAULT_QUEUE not in self.queues:
+            expected = f"a queue {DEFAULT_QUEUE!r} too, for tenants that no queue names"
+            raise_field_errors([FieldError(("queues",), list(self.queues), expected)], "queues")
+        return self
+
+
+def open_tree(
+    queues: Mapping[str, QueueSpec], resources: Sequence[str]
+) -> tuple[QueueTree, dict[str, int], int]:
+    """The tree of an `OpenSection`; the row of each named tenant's leaf; that of all others.
+
+    `resources` are those of the nodes that are there; amounts of others bound nothing.
+    """
+    known = (*resources, SLOTS)
+    tree = tree_of(queues, tuple(dict.fromkeys((*known, *named_resources(queues)))))
+    columns = [tree.resources.index(name) for name in known]
+    guarantee, limit = tree.guarantee[:, columns], tree.limit[:, columns]
+    leaves = zip(tree.shape.leaf_row.tolist(), tree.tenants, strict=True)
+    leaf_of = {name: row for row, names in leaves for name in names}
+    tree = replace(tree, resources=known, guarantee=guarantee, limit=limit)
+    return tree, leaf_of, tree.paths.index(DEFAULT_QUEUE)
 
 
 def unknown_tenants(

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
 
 from trimtab.domain.cluster import Cluster
 from trimtab.domain.options import Queues
-from trimtab.domain.queue_tree import DEFAULT_QUEUE
 from trimtab.engine.state import State
-from trimtab.validation.queue_section import QueueSpec, named_resources, tree_of
+from trimtab.validation.queue_section import QueueSpec, open_tree
 
 Section = Mapping[str, QueueSpec]
-SLOTS = "slots"
 
 
 class QueueFigures(TypedDict):
@@ -52,14 +49,7 @@ class TenantQueues:
         if section is None:
             self._queues, self.leaf_of, self.preempts = None, {}, False
             return None
-        known = (*cluster.resource_names, SLOTS)
-        tree = tree_of(section, tuple(dict.fromkeys((*known, *named_resources(section)))))
-        columns = [tree.resources.index(name) for name in known]  # a resource that no node has bounds nothing
-        guarantee, limit = tree.guarantee[:, columns], tree.limit[:, columns]
-        tree = replace(tree, resources=known, guarantee=guarantee, limit=limit)
-        leaves = zip(tree.shape.leaf_row.tolist(), tree.tenants, strict=True)
-        self.leaf_of = {name: row for row, names in leaves for name in names}
-        self.default = tree.paths.index(DEFAULT_QUEUE)
+        tree, self.leaf_of, self.default = open_tree(section, cluster.resource_names)
         self.preempts = bool(np.isfinite(tree.notice_s).any())
         self._queues = Queues(tree, np.full(tenants, self.default))
         return self._queues

@@ -17,7 +17,7 @@ from trimtab.experiments.scenario.build.generated import Stream, generator
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
-from trimtab.validation.queue_section import QueueSpec, tree_of, unknown_tenants
+from trimtab.validation.queue_section import SLOTS, QueueSpec, tree_of, unknown_tenants
 
 
 def build_options(
@@ -82,7 +82,7 @@ def build_queues(
             field = ".".join(str(part) for part in ("queues", *path))
             raise ScenarioError("cannot be used", field=field, value=value, expected=expected)
     try:
-        tree = tree_of(queues, (*cluster.resource_names, "slots"))
+        tree = tree_of(queues, (*cluster.resource_names, SLOTS))
         tree.refuse_misfits(pooled(cluster), "")
     except UsageError as error:
         told: dict[str, Any] = {"field": error.field, "value": error.value, "expected": error.expected}
