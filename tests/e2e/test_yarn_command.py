@@ -10,6 +10,8 @@ import yaml
 
 import trimtab as tt
 from support.yarn_files import FAIR_PAGE, REST_PAGE, app, configuration, leaf, node, save_answers
+from trimtab.gateway.config import load_config
+from trimtab.training.runner.job_list import job_list_of
 
 
 def test_a_section_follows_what_it_lacks_in_comments(cli, tmp_path):
@@ -31,6 +33,25 @@ def test_contradictions_end_with_2_and_print_no_section(cli, tmp_path):
     done = cli("yarn", "queues", file)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "fair-scheduler.xml: line 5, root.sample_queue, <minResources>: above the maximum" in done.stderr
+
+
+def test_a_section_fits_a_gateway_and_a_list_of_jobs(cli, tmp_path):
+    properties = {"root.queues": "a,b", "root.a.capacity": 40, "root.b.capacity": 60}
+    users = {"queue-mappings": "u:user1:a,u:user2:b"}
+    (tmp_path / "capacity-scheduler.xml").write_text(configuration(properties | users))
+    keys = "".join(f"  - {{name: user{k}, sha256: '{str(k) * 64}'}}\n" for k in (1, 2))
+    head = f"policy: least-connections+hdrf\nkeys:\n{keys}nodes: [{{name: n, url: 'http://127.0.0.1:9'}}]\n"
+    section = cli("yarn", "queues", "capacity-scheduler.xml", "--for", "gateway").stdout
+    (tmp_path / "gateway.yaml").write_text(head + section)
+    config = load_config(tmp_path / "gateway.yaml")
+    assert list(config.queues) == ["a", "b", "default"]
+    assert not [note for note in config.policy_notes() if "queues" in note]
+    jobs = "".join(
+        f"- {{id: {n}, command: python x.py, samples: 1, tenant: user{k}}}\n" for k, n in ((1, "x"), (2, "y"))
+    )
+    text = f"nodes: {{here: 4}}\njobs:\n{jobs}" + cli("yarn", "queues", "capacity-scheduler.xml").stdout
+    listed = job_list_of(text, "jobs.yaml", tmp_path)
+    assert listed.queues["a"].tenants == ("user1",)
 
 
 def test_an_import_is_a_scenario_with_its_jobs(cli, tmp_path):

@@ -28,6 +28,7 @@ app = typer.Typer(
 
 @app.command("queues", epilog=examples(
     "trimtab yarn queues capacity-scheduler.xml >> my.yaml",
+    "trimtab yarn queues capacity-scheduler.xml yarn-site.xml --for gateway >> gateway.yaml",
     "trimtab yarn queues fair-scheduler.xml yarn-site.xml --total memory=819200,vcores=256",
     "trimtab yarn queues scheduler.json    # as of /ws/v1/cluster/scheduler",
 ))  # fmt: skip
@@ -49,8 +50,10 @@ def queues(
         ),
     ] = "",
     work: Annotated[
-        Literal["training", "requests"],
-        typer.Option("--for", help="Whose names amounts have: gpus, cpus, memory_gib, or those of requests."),
+        Literal["training", "requests", "gateway"],
+        typer.Option(
+            "--for", help="Whose section: amounts have its names; a gateway's has a queue `default`."
+        ),
     ] = "training",
     json: Json = False,
 ) -> None:
@@ -58,8 +61,8 @@ def queues(
     from trimtab.clusters.yarn.read_queues import queues_of_files
 
     found = queues_of_files(files, total)
-    if work == "requests":
-        found = found.for_requests()
+    if work != "training":
+        found = found.for_requests() if work == "requests" else found.for_gateway()
     if json:
         print_json({"queues": found.section, **_told(found)})
     else:

@@ -81,6 +81,16 @@ class ImportedQueues:
         """With amounts in the names that resources of requests have."""
         return replace(self, section={name: _renamed(queue) for name, queue in self.section.items()})
 
+    def for_gateway(self) -> ImportedQueues:
+        """As for requests, and with a queue for tenants that none names, which a gateway needs."""
+        made = self.for_requests()
+        if DEFAULT_QUEUE in made.section:
+            return made
+        why = "a gateway needs it, for tenants that no queue names: served after all others"
+        added = NotCarried(f"a queue {DEFAULT_QUEUE}", "added", why)
+        section = {**made.section, DEFAULT_QUEUE: {"weight": LEAST_WEIGHT}}
+        return replace(made, section=section, not_carried=(*made.not_carried, added))
+
     def text(self) -> str:
         """The section as YAML, what it lacks in comments above it."""
         head = [f"Queues of YARN's {self.scheduler} scheduler, from {PurePath(self.source).name}."]
