@@ -149,6 +149,7 @@ class JobQueues:
     leaf_of: Ints  # [tenants]
     room: Floats  # [nodes, resources − 1] CPUs and GiB of memory, where every node states them
     short_since_s: Floats  # [queues] since when each is below its guarantee while jobs wait; nan = it is not
+    fleet: Floats | None = None  # [resources] of which amounts are parts; None = the nodes that are up
 
     @property
     def resources(self) -> tuple[str, ...]:

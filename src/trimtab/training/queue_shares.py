@@ -116,9 +116,10 @@ def shares_of_queues(
     capacity = np.append(
         float(pools.size.sum()), np.where(cluster.nodes["up"][:, None], queues.room, 0).sum(axis=0)
     )
-    rules = rules_of(queues.tree, capacity, queues.leaf_of)
+    rules = rules_of(queues.tree, capacity if queues.fleet is None else queues.fleet, queues.leaf_of)
     units, job = _units(jobs, cluster, queues, pools, leaf, held, counted, scales=scales)
     filling = empty_filling(rules, pools.size)
+    filling.free[:] = capacity
     is_held = units.pool.sum(axis=1) > 0
     of_leaf = leaf[job]
     for unit in np.flatnonzero(is_held).tolist():

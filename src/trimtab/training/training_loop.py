@@ -54,8 +54,11 @@ _NODE_EVENTS = 10_000  # without an end of a job, after which the run is stopped
 class Companion(Protocol):
     """Something that happens on the same nodes, such as requests. It is told of every decision."""
 
-    def before(self, now_s: float) -> Flags:
-        """A decision is due: which nodes it may give, [nodes]. Jobs on others are stopped in order."""
+    def before(self, now_s: float, active: Ints) -> Flags:
+        """A decision about these jobs is due: which nodes it may give, [nodes].
+
+        Jobs on others are stopped in order.
+        """
 
     def after(self, now_s: float, running: Running, waiting: int) -> None:
         """A decision was made: `running` runs from now on, and `waiting` jobs wait."""
@@ -161,7 +164,7 @@ class TrainingRun:
         """The active jobs and the cluster as `step` shows them to the allocator next."""
         self._take_over()
         if self.setup.companion is not None:
-            self.nodes["up"] = self.setup.companion.before(self.now_s)
+            self.nodes["up"] = self.setup.companion.before(self.now_s, self.active)
         self._leave_drained()
         jobs = self.jobs.view(
             self.active, self.now_s, self.setup.truth, self.setup.restart, is_oracle=self.is_oracle

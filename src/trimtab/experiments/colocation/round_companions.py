@@ -13,10 +13,11 @@ import numpy as np
 
 from trimtab.domain.options import FAULT
 from trimtab.domain.requests import Status
-from trimtab.domain.training_jobs import Flags, Floats, Ints, ServiceLoads
+from trimtab.domain.training_jobs import Flags, Floats, Ints, ServiceLoads, Workload
 from trimtab.engine import simulator
 from trimtab.engine.driver import Driver
-from trimtab.experiments.colocation.sharing_policies import Lending, Static
+from trimtab.experiments.colocation.queue_division import QueueDivision
+from trimtab.experiments.colocation.sharing_policies import InQueues, Lending, Static
 from trimtab.training.truths.progress import Running
 from trimtab.training.truths.table_model import TableTruth
 
@@ -28,14 +29,16 @@ class RequestSide:
 
     Attributes:
         busy_nodes: [rounds] nodes that the requests in the system would fill, mean of each round.
+        busy_by_class: [rounds, classes] the same by class.
         load: [rounds, nodes] share of each node's slots in use, mean of each round.
     """
 
-    def __init__(self, driver: Driver, round_s: float, rounds: int) -> None:
+    def __init__(self, driver: Driver, round_s: float, rounds: int, classes: int) -> None:
         self.driver, self._round_s = driver, round_s
         self._slots: Floats = driver.state.nodes["slots"].astype(np.float64)
         n_nodes = len(self._slots)
         self.busy_nodes, self.load = np.zeros(rounds), np.zeros((rounds, n_nodes))
+        self.busy_by_class = np.zeros((rounds, classes))
         self._is_on = np.ones(n_nodes, np.bool_)
         self._on_from_s = np.full(n_nodes, np.inf)  # of nodes that are off; inf = not known yet
 
@@ -61,6 +64,9 @@ class RequestSide:
         rows, until_s = rows[recent], np.minimum(over_s[recent], end_s)
         here_s = until_s - np.maximum(arrival_s[recent], begin_s)
         self.busy_nodes[t] = here_s.sum() / (self._round_s * self._slots.mean())
+        class_idx = self.driver.state.work["class_idx"][:n][recent]
+        by_class_s = np.bincount(class_idx, here_s, self.busy_by_class.shape[1])
+        self.busy_by_class[t] = by_class_s / (self._round_s * self._slots.mean())
         runs = ~np.isnan(rows["start_s"])
         ran_s = (until_s - np.maximum(rows["start_s"], begin_s))[runs]
         slot_s = np.bincount(rows["node_idx"][runs], ran_s, len(self._slots))
@@ -97,25 +103,35 @@ class LoanedNodes:
     """
 
     def __init__(
-        self, requests: RequestSide, sharing: Static | Lending, round_s: float, return_s: float
+        self,
+        requests: RequestSide,
+        sharing: Static | Lending | InQueues,
+        round_s: float,
+        return_s: float,
+        division: QueueDivision | None = None,
+        workload: Workload | None = None,
     ) -> None:
         self._requests, self._sharing = requests, sharing
+        self._division, self._workload = division, workload
         self._round_s, self._return_s = round_s, return_s
         rounds, self._n_nodes = requests.load.shape
         self.trains = np.zeros((rounds, self._n_nodes), np.bool_)
         self._begun = 0  # rounds
         self._loaned = self._ready = np.zeros(self._n_nodes, np.bool_)
 
-    def before(self, now_s: float) -> Flags:
+    def before(self, now_s: float, active: Ints) -> Flags:
         """Begin the round: which nodes may train."""
         t = round(now_s / self._round_s)
         self._pass(t)
-        self._begin(t)
+        self._begin(t, active)
         return self._ready
 
     def after(self, now_s: float, running: Running, waiting: int) -> None:
         """Nodes with jobs take no more requests."""
         trains: Flags = np.any(running.gpus > 0, axis=0)
+        if self._division is not None and self._workload is not None:
+            tenant, n = self._workload.tenant_idx[running.job_idx], len(self._workload.tenant_names)
+            self._division.trained(np.bincount(tenant, running.n_gpus, n).astype(np.float64))
         self._serve(trains, wanted=waiting > 0)
 
     def finish(self) -> None:
@@ -131,16 +147,36 @@ class LoanedNodes:
     def _pass(self, t: int) -> None:
         """Rounds up to t in which there were no jobs, so that no decision was due."""
         while self._begun < t:
-            self._begin(self._begun)
+            self._begin(self._begun, np.zeros(0, np.int64))
             self._serve(np.zeros(self._n_nodes, np.bool_), wanted=False)
 
-    def _begin(self, t: int) -> None:
+    def _begin(self, t: int, active: Ints) -> None:
         if t > 0:
             self._requests.end_round(t - 1)
-        keeps = self._sharing.keeps(self._requests.busy_nodes[:t], self._n_nodes)
+        if isinstance(self._sharing, InQueues):
+            keeps = self._keeps_by_queues(self._sharing, t, active)
+        else:
+            keeps = self._sharing.keeps(self._requests.busy_nodes[:t], self._n_nodes)
         self._loaned = np.arange(self._n_nodes) >= keeps
         self._ready = self._loaned & (self._requests.is_empty | self._sharing.is_partition)
         self._begun = t + 1
+
+    def _keeps_by_queues(self, sharing: InQueues, t: int, active: Ints) -> int:
+        assert self._division is not None
+        assert self._workload is not None
+        if t == 0:
+            return self._n_nodes
+        lately = self._requests.busy_by_class[max(t - sharing.rounds, 0) : t]
+        fullest = lately[lately.sum(axis=1).argmax()]
+        spare = sharing.spare * fullest / max(float(fullest.sum()), 1e-9)
+        busy_gpus = (fullest * (1.0 + sharing.reserve_frac) + spare) * self._division.gpus_per_node
+        jobs, n = self._workload, len(self._workload.tenant_names)
+        asks = np.array([[1.0, ask.cpus_per_gpu] for ask in jobs.asks])[active] if jobs.asks else 1.0
+        amount = jobs.gpus_requested[active, None] * np.broadcast_to(asks, (len(active), 2))
+        wanted = np.zeros((n, 2))
+        np.add.at(wanted, jobs.tenant_idx[active], amount)
+        wanted = wanted[:, : len(self._division.capacity)]
+        return self._division.keeps(t * self._round_s, busy_gpus, wanted, self.trains[t - 1])
 
     def _serve(self, trains: Flags, *, wanted: bool) -> None:
         t = self._begun - 1
@@ -165,7 +201,7 @@ class ColocatedJobs:
         self._begun = 1  # rounds
         self._node_of = np.full(int(services.is_service.sum()), -1)  # [services]
 
-    def before(self, now_s: float) -> Flags:
+    def before(self, now_s: float, active: Ints) -> Flags:
         """Begin the round; all nodes are up."""
         self._begin(round(now_s / self._round_s))
         return np.ones(len(self._gpus), np.bool_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
+from trimtab.domain.queue_tree import QueueScheme
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.colocation.shared_run import SharedInputs, SharedRecords, run_shared
 from trimtab.experiments.colocation.shared_scenario import SHARED_NODES, SharedScenario, fields_of_file
@@ -22,6 +24,7 @@ from trimtab.metrics import Metric, compute
 from trimtab.policies import find
 from trimtab.training.allocator_catalogue import find_allocator, restart_cost_of
 from trimtab.training.compilation import compile_planning
+from trimtab.training.job_metrics import job_metrics
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,6 +58,15 @@ _METRICS: Final = (
     Metric("returned", "1", "Times that the jobs of a node ended or were stopped.", "lower"),
     Metric("jobs_finished", "1", "Training jobs that finished by the last arrival of a request.", "higher"),
     Metric("restarts_mean", "1", "Mean number of changes of a job's GPUs after its start.", "lower"),
+    Metric("job_completion_mean_s", "s", "Mean completion of the training jobs that finished.", "lower"),
+    Metric(
+        "queue_jain_share",
+        "1",
+        "Jain's index over queues of GPU time held ÷ fair share, at most 1 each; nan without queues.",
+        "higher",
+        True,
+    ),
+    Metric("taken_back", "1", "Rounds in which requests took nodes back by their guarantee.", "lower"),
 )
 SHARED_METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _METRICS}
 
@@ -140,8 +152,10 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
         return settings.requests.workload.load
 
     def default_policies(self, settings: SharedScenario) -> tuple[str, ...]:
-        """All ways but a static partition."""
-        return ("lending", "muxflow")
+        """All ways but a static partition; with queues, each scheme of them."""
+        if settings.queues is None:
+            return ("lending", "muxflow")
+        return tuple(f"queues(scheme={scheme})" for scheme in QueueScheme)
 
     def find(self, policy: str | Sharing) -> tuple[Sharing]:
         """The way of sharing."""
@@ -189,6 +203,9 @@ class Shared(Kind[SharedScenario, SharedInputs, SharedRecords]):
             "returned": float((records.trains[:-1] & ~records.trains[1:]).sum()),
             "jobs_finished": float(records.jobs.finished.sum()),
             "restarts_mean": float(records.jobs.restarts[started].mean()) if started.any() else 0.0,
+            "job_completion_mean_s": job_metrics(records.jobs)["completion_mean_s"],
+            "queue_jain_share": math.nan if records.division is None else records.division.jain,
+            "taken_back": math.nan if records.division is None else float(records.division.taken_back),
         }
 
     def table(self, inputs: SharedInputs, records: SharedRecords) -> pl.DataFrame:

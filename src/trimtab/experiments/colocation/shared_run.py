@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.domain.training_jobs import Flags, Workload
+from trimtab.domain.queue_tree import QueueScheme
+from trimtab.domain.training_jobs import Flags, JobQueues, Workload
 from trimtab.engine import simulator
 from trimtab.engine.records import records_of
 from trimtab.errors import ScenarioError
+from trimtab.experiments.colocation.queue_division import QueueDivision
 from trimtab.experiments.colocation.round_companions import (
     ColocatedJobs,
     LoanedNodes,
@@ -26,17 +28,20 @@ from trimtab.experiments.colocation.round_companions import (
     slow_downs,
 )
 from trimtab.experiments.colocation.shared_scenario import SharedScenario, fields_of_file
-from trimtab.experiments.colocation.sharing_policies import MuxFlow, Sharing
+from trimtab.experiments.colocation.sharing_policies import InQueues, MuxFlow, Sharing
 from trimtab.experiments.scenario.build import RunInputs
+from trimtab.experiments.training.training_environment import node_offers
 from trimtab.experiments.training.training_inputs import TrainingInputs, build_training
 from trimtab.experiments.training.training_scenario import GenerateServices, TrainingScenario
 from trimtab.metrics import Records, compute
 from trimtab.policies import find
 from trimtab.training.allocator_catalogue import restart_cost_of
 from trimtab.training.job_records import JobRecords
+from trimtab.training.queue_shares import capacity_of, job_queues, refuse_wide, resources_of
 from trimtab.training.training_loop import run_allocator
 from trimtab.training.truths.progress import Truth
 from trimtab.training.truths.table_model import TableTruth
+from trimtab.validation.queue_section import tree_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +113,7 @@ class SharedRecords:
     gpu_hours: float  # of training: GPU hours of jobs alone that make the same progress
     one_gpu_hours: float  # in which one GPU would do the same work; nan = not known
     static_hours: float  # of training, by the static partition that attains as much
+    division: QueueDivision | None = None  # of a run in queues
 
 
 def run_shared(inputs: SharedInputs, sharing: Sharing, mode: str = "auto") -> SharedRecords:
@@ -115,16 +121,59 @@ def run_shared(inputs: SharedInputs, sharing: Sharing, mode: str = "auto") -> Sh
     scenario = inputs.scenario
     if isinstance(sharing, MuxFlow):
         return _with_static(_hosted(inputs, sharing, mode), mode)
-    side = request_side(inputs, mode)
-    nodes = LoanedNodes(side, sharing, scenario.round_s, scenario.return_s)
+    side, workload = request_side(inputs, mode), inputs.training.workload
+    division, queues = _division(inputs, sharing) if isinstance(sharing, InQueues) else (None, None)
+    nodes = LoanedNodes(side, sharing, scenario.round_s, scenario.return_s, division, workload)
     truth = inputs.training.model.truth()
-    jobs = _trained(inputs, inputs.training.workload, scenario.train_with, truth, companion=nodes)
+    jobs = _trained(inputs, workload, scenario.train_with, truth, companion=nodes, queues=queues)
     nodes.finish()
     hours = exclusive_hours(jobs)
     found = SharedRecords(
-        inputs, _records(inputs, side), jobs, nodes.trains, hours, _one_gpu_hours(truth, jobs), math.nan
+        inputs,
+        _records(inputs, side),
+        jobs,
+        nodes.trains,
+        hours,
+        _one_gpu_hours(truth, jobs),
+        math.nan,
+        division,
     )
     return _with_static(found, mode)
+
+
+def _division(inputs: SharedInputs, sharing: InQueues) -> tuple[QueueDivision, JobQueues | None]:
+    """The queues over requests and jobs, and what of them the loop of jobs keeps to. Raises ScenarioError."""
+    scenario, training = inputs.scenario, inputs.training
+    if scenario.queues is None:
+        expected = "a section queues in the scenario, or another way of sharing"
+        raise ScenarioError("has no queues", file=scenario.known_as, field="queues", expected=expected)
+    offers = node_offers(scenario.requests.cluster)
+    resources = resources_of(offers)[:2]
+    tree = tree_of(scenario.queues, resources)
+    queues = job_queues(tree, training.workload.tenant_names, offers)
+    gpus = training.nodes["gpus"].astype(np.float64)
+    capacity = capacity_of(queues, float(gpus.sum()))
+    tree.refuse_misfits(capacity, scenario.known_as)
+    refuse_wide(queues, training.workload, float(gpus.sum()))
+    under = queues.under(QueueScheme(sharing.scheme))
+    classes = inputs.serving.cluster.class_names
+    cpus = _cpus_per_gpu(inputs) if len(resources) > 1 else 0.0
+    division = QueueDivision(
+        tree=tree,
+        under=None if under is None else under.tree,
+        of_classes=tree.leaf_of(classes),
+        of_tenants=queues.leaf_of,
+        capacity=capacity,
+        request_amount=np.array([1.0, cpus])[: len(resources)],
+        gpus_per_node=int(gpus.max()),
+    )
+    return division, None if under is None else replace(under, fleet=capacity)
+
+
+def _cpus_per_gpu(inputs: SharedInputs) -> float:
+    """CPUs that requests take for each GPU that they fill, mean of the classes."""
+    served = inputs.scenario.requests.served.classes.values()
+    return float(np.mean([one.demand.get("cpu_cores", 0.0) for one in served]))
 
 
 def _hosted(inputs: SharedInputs, sharing: MuxFlow, mode: str) -> SharedRecords:
@@ -196,7 +245,7 @@ def request_side(inputs: SharedInputs, mode: str, slow: Any = None) -> RequestSi
     options = replace(ready.options, faults=np.concatenate(faults) if faults else None)
     decider = find(scenario.serve_with)
     driver = simulator.begun(ready.cluster, ready.requests, options, decider, seed=inputs.seed, mode=mode)
-    return RequestSide(driver, scenario.round_s, inputs.rounds)
+    return RequestSide(driver, scenario.round_s, inputs.rounds, len(ready.cluster.class_names))
 
 
 def _records(inputs: SharedInputs, side: RequestSide) -> Records:
@@ -218,6 +267,7 @@ def _trained(
     *,
     up: Flags | bool = True,
     companion: LoanedNodes | ColocatedJobs | None = None,
+    queues: JobQueues | None = None,
 ) -> JobRecords:
     """The jobs, decided at the ends of rounds, to the end of the last round."""
     scenario, training = inputs.scenario, inputs.training
@@ -232,6 +282,8 @@ def _trained(
         clock=f"rounds(period_s={scenario.round_s})",
         restart=scenario.restart,
         companion=companion,
+        queues=queues,
+        places=training.places,
         horizon_s=(inputs.rounds - 0.5) * scenario.round_s,  # the last decision is that of the last round
     )
 

@@ -17,6 +17,7 @@ from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.training.training_scenario import NO_PAIRS, JobsSection
 from trimtab.validation.base import Frac, NonNegative, Positive
 from trimtab.validation.names import FieldError, raise_field_errors
+from trimtab.validation.queue_section import Queues, unknown_tenants
 
 
 class SharedScenario(ScenarioFile):
@@ -41,7 +42,14 @@ class SharedScenario(ScenarioFile):
         "",
         description="job type in jobs.generate.pairs that a request is; empty = by its busy share",
     )
-    policies: tuple[PolicyName, ...] = Field((), description="ways of sharing; empty = lending and muxflow")
+    queues: Queues | None = Field(
+        None,
+        description="name → queue, for `queues(scheme=…)`; their tenants are classes and chains of the "
+        "requests, and tenants of the jobs",
+    )
+    policies: tuple[PolicyName, ...] = Field(
+        (), description="ways of sharing; empty = lending and muxflow, or each scheme where there are queues"
+    )
     seeds: Seeds = Field(3, description="number of seeds (0, 1, …), or a list of seeds")
     sort_by: str = Field("training_gpu_hours", description="metric that the comparison is sorted by")
 
@@ -53,6 +61,11 @@ class SharedScenario(ScenarioFile):
         if self.request_measured_as and (generate is None or generate.pairs is None):
             wrong = FieldError(("request_measured_as",), self.request_measured_as, NO_PAIRS)
             raise_field_errors([wrong], "shared scenario")
+        if self.queues is not None and generate is not None:
+            tenants = [*self.requests.served.classes, *(generate.tenants or ("",))]
+            found = unknown_tenants(self.queues, tenants)
+            errors = (error._replace(path=("queues", *error.path)) for error in found)
+            raise_field_errors(errors, "shared scenario")
         return self
 
 

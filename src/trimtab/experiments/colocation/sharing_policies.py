@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from trimtab.domain.parameters import Count, Natural, NonNegative, OneOrMore, Range
+from trimtab.domain.queue_tree import QueueScheme
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT
 from trimtab.domain.training_jobs import Floats
-from trimtab.errors import PolicyNotFound
+from trimtab.errors import PolicyNotFound, UsageError
 from trimtab.validation.named_classes import label_of, parse_call, values_of
 
 
@@ -71,13 +72,37 @@ class MuxFlow:
         return f"muxflow(elastic=true,period_s={round_s},{own})"
 
 
-Sharing: TypeAlias = Static | Lending | MuxFlow
-SHARINGS: dict[str, Any] = {cls.name: cls for cls in (Static, Lending, MuxFlow)}
+@dataclass(frozen=True)
+class InQueues:
+    """The queues of the scenario divide the nodes between requests and jobs, and jobs among themselves.
+
+    Attributes:
+        scheme: what of the queues holds: none, flat, guarantees, preemption or h-drf.
+        reserve_frac: what requests want beyond what they filled lately, and the spare nodes.
+        spare: nodes beyond what was filled.
+        rounds: of which the fullest counts, not the present one.
+    """
+
+    name: ClassVar[str] = "queues"
+    is_partition: ClassVar[bool] = False
+    scheme: str = QueueScheme.PREEMPTION.value
+    reserve_frac: NonNegative = 0.25
+    spare: Natural = 1
+    rounds: Count = 3
+
+    def __post_init__(self) -> None:
+        if self.scheme not in list(QueueScheme):
+            expected = f"one of {', '.join(QueueScheme)}"
+            raise UsageError("no such scheme", field="queues.scheme", value=self.scheme, expected=expected)
+
+
+Sharing: TypeAlias = Static | Lending | MuxFlow | InQueues
+SHARINGS: dict[str, Any] = {cls.name: cls for cls in (Static, Lending, MuxFlow, InQueues)}
 
 
 def find_sharing(spec: str | Sharing) -> Sharing:
     """The way of sharing of a text such as "static(nodes=8)". Raises UsageError."""
-    if isinstance(spec, Static | Lending | MuxFlow):
+    if isinstance(spec, Static | Lending | MuxFlow | InQueues):
         return spec
     call = parse_call(spec)
     if call is None or call[0] not in SHARINGS:

@@ -32,6 +32,7 @@ from trimtab.experiments.training.training_scenario import (
     GenerateServices,
     JobsSection,
     JobTrace,
+    ScalingModel,
     TrainingScenario,
 )
 from trimtab.traces.read_jobs import JobTable, Zero, asks_of, read_jobs
@@ -276,8 +277,16 @@ def _generated(name: str, generate: GenerateJobs, seed: int, gpus: int) -> tuple
         tenant_names=tuple(generate.tenants) or ("",),
         preemptible=np.ones(n, np.bool_),
         scales=np.ones(n, np.bool_),
+        asks=_asks(models, drawn),
     )
     return workload, table
+
+
+def _asks(models: Sequence[ScalingModel], drawn: Ints) -> tuple[JobAsk, ...]:
+    """What each job asks of its nodes; empty where none asks for more than GPUs."""
+    if not any(model.cpus_per_gpu for model in models):
+        return ()
+    return tuple(JobAsk(cpus_per_gpu=models[k].cpus_per_gpu) for k in drawn)
 
 
 def _tenants(generate: GenerateJobs, n: int, seed: int) -> Ints:

@@ -33,6 +33,9 @@ class ScalingModel(Spec):
     serial_frac: Frac = Field(0.0, description="of the work that more GPUs do not speed up")
     falls_frac: Frac = Field(0.0, description="communication that grows with each pair of GPUs")
     gpus_max: int = Field(32, ge=1, description="most GPUs")
+    cpus_per_gpu: NonNegative = Field(
+        0.0, description="CPUs of its node for each GPU; nodes have `resources: {cpu_cores: …}`"
+    )
     busy_frac: Frac = Field(
         DEFAULT_BUSY_FRAC, description="of a GPU that it keeps busy alone; two jobs that share one slow down"
     )
