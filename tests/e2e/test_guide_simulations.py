@@ -28,6 +28,8 @@ from support.guide_examples import (
 from trimtab.clusters import backends
 from trimtab.clusters.yarn.read_queues import queues_of_files
 from trimtab.errors import TrimtabError
+from trimtab.experiments.kinds import load_any
+from trimtab.experiments.training.training_kind import TRAINING_KIND
 from trimtab.experiments.tuning.space import Space
 from trimtab.gateway.app.config_mapping import rules_of
 from trimtab.gateway.config import load_config
@@ -386,6 +388,22 @@ def federation_file(example: str, folder: Path) -> None:
     assert made.problem().rounds() == 20
 
 
+def training_queues(example: str, folder: Path) -> None:
+    """The section in a scenario of training jobs: limits hold, and the default queue takes strangers."""
+    tenants = dict.fromkeys(("vision-team", "text-team", "search", "shop", "intern"), 1)
+    generate = {"jobs": 20, "models": {"m": {}}, "gpus": {1: 1}, "tenants": tenants}
+    node = {"accelerator": "gpu", "accelerators": 4, "memory_gib": 8}
+    cluster = {"types": {"n": node}, "nodes": [{"type": "n", "count": 5}]}
+    told = {"kind": "training", "cluster": cluster, "jobs": {"generate": generate}} | yaml.safe_load(example)
+    inputs = TRAINING_KIND.build(load_any(told), 0, None)
+    assert inputs.queues is not None
+    tree = inputs.queues.tree
+    assert tree.leaf_paths == ("research.vision", "research.text", "products", "default")
+    assert inputs.queues.leaf_of.tolist() == [0, 1, 2, 2, 3]
+    assert tree.amounts(np.array([20.0])).limit[:, 0].tolist() == [20, 16, 16, 16, 20, 10]
+    assert TRAINING_KIND.run(inputs, "fifo", "auto").finished.all()
+
+
 def yarn_queues(example: str, folder: Path) -> None:
     """The section is what the file above it on the page gives."""
     page = next(page for page in PAGES if page.stem == "yarn").read_text()
@@ -426,6 +444,7 @@ CHECKS: dict[str, Check | str] = {
     "profiles: types:": fitted_profile,
     'python: shown = comparison.plot("completion_p99_s")': "e2e/test_guide_simulations.py: python_page",
     'python: sized = tt.size("log.parquet", "types.yaml", "completion_p': sizing,
+    "queues: queues:": training_queues,
     "size-a-fleet: types:": node_types,
     "slurm: partition: gpu": job_settings,
     "ten-minutes: import trimtab as tt": ten_minutes,

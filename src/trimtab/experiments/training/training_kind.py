@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -44,7 +45,7 @@ from trimtab.training.allocator_catalogue import (
     refuse_unmet,
 )
 from trimtab.training.compilation import compile_planning
-from trimtab.training.job_metrics import JOB_METRICS, job_metrics
+from trimtab.training.job_metrics import JOB_METRICS, job_metrics, queue_figures
 from trimtab.training.job_records import JobRecords
 from trimtab.training.training_loop import TrainingRun, begun
 from trimtab.validation.problems import checked
@@ -279,6 +280,7 @@ class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
             else most_deadlines(inputs.workload, inputs.model, gpus),
             "n_jobs": len(inputs.workload),
             "inputs": inputs.notes,
+            "queues": "; ".join(starmap(_queue_text, queue_figures(records).items())),
         }
 
     def seedless(
@@ -303,9 +305,21 @@ class Training(Kind[TrainingScenario, TrainingInputs, JobRecords]):
             if remark["most_deadlines"]:
                 share = f"{remark['most_deadlines']:,} of {remark['n_jobs']:,}"
                 notes.append(f"at most {share} jobs can meet their deadlines while none share GPUs")
+        told = [(result, result.runs[0].remarks["queues"]) for result in results if result.runs]
+        notes += [f"queues under {result.policy}, first seed: {text}" for result, text in told if text]
         if any(r.metrics["rejected_frac"].mean > 0 for r in results):
             notes.append("policies that reject jobs have completion times of the others only")
         return notes + (set_time_notes({"faults": settings.faults}) if is_swept else [])
+
+
+def _queue_text(path: str, figures: Mapping[str, float]) -> str:
+    """What a queue got in a run, in words."""
+    return (
+        f"{path} {figures['jobs']:.0f} jobs, JCT {figures['completion_mean_s']:,.0f} s "
+        f"(p99 {figures['completion_p99_s']:,.0f}), wait {figures['queueing_mean_s']:,.0f} s, "
+        f"{figures['held_gpus']:.3g} GPUs held, {figures['guaranteed_gpus']:.3g} guaranteed, "
+        f"{figures['preempted']:.0f} preempted"
+    )
 
 
 def _refuse_unmet(allocator: Allocator, inputs: TrainingInputs) -> None:
