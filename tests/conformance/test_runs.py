@@ -160,7 +160,7 @@ def test_conservation_and_capacity_at_every_moment(spec: str, case: str) -> None
 def test_limits_of_queues_hold_at_every_moment(spec: str, case: str) -> None:
     c, r, options = CASES[case]()
     driver = Driver(c, r, options, pair(spec), seed=5, mode="compiled")
-    for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 60):
+    for until_s in np.linspace(0.0, r.work["arrival_s"][-1], 20):
         advance_planning(driver, until_s)
         check_conservation(driver.state)
         check_tree(driver.state)
