@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -78,6 +80,79 @@ def random_queues(rng: np.random.Generator, *, weighted: bool = True) -> tuple[Q
         queue(f"q{k}", tuple(queue(f"q{j}") for j in range(rng.integers(2, 4))) if rng.random() < 0.6 else ())
         for k in range(rng.integers(2, 4))
     )
+
+
+class Node:
+    """H-DRF as the paper has it, by recursion and fractions: an oracle that shares no code."""
+
+    def __init__(self, queue: Queue, work: Iterator[list[float]]) -> None:
+        self.weight = Fraction(queue.weight)
+        self.children = [Node(child, work) for child in queue.children]
+        self.wants = [] if self.children else [Fraction(amount) for amount in next(work)]
+        self.tasks, self.is_blocked = 0, False
+
+    def leaves(self) -> Iterator[Node]:
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+    def block(self, free: list[Fraction]) -> None:
+        for child in self.children:
+            child.block(free)
+        if self.children:
+            self.is_blocked = all(child.is_blocked for child in self.children)
+        else:
+            self.is_blocked = any(want > there for want, there in zip(self.wants, free, strict=True))
+
+    def vector(self, capacity: list[Fraction], live: list[bool]) -> tuple[list[Fraction], Fraction]:
+        """Parts of the capacity, rescaled, and the share over the weight."""
+        if not self.children:
+            parts = [self.tasks * want / all_ for want, all_ in zip(self.wants, capacity, strict=True)]
+            return parts, max(parts) / self.weight
+        told = [(child, *child.vector(capacity, live)) for child in self.children]
+        least = min((share for child, _, share in told if not child.is_blocked), default=Fraction(0))
+        total = [Fraction(0)] * len(capacity)
+        for child, parts, share in told:
+            factor = least / share if not child.is_blocked and share else 1
+            total = [sum_ + factor * part for sum_, part in zip(total, parts, strict=True)]
+        counts = [part for part, is_live in zip(total, live, strict=True) if is_live]
+        return total, max(counts, default=Fraction(0)) / self.weight
+
+
+def by_hand(
+    queues: tuple[Queue, ...], capacity: list[float], work: list[list[float]], most: int
+) -> list[int]:
+    root = Node(Queue("", children=queues), iter(work))
+    total = [Fraction(amount) for amount in capacity]
+    while True:
+        used = [sum(leaf.tasks * leaf.wants[r] for leaf in root.leaves()) for r in range(len(total))]
+        free = [all_ - taken for all_, taken in zip(total, used, strict=True)]
+        root.block(free)
+        assert all(leaf.tasks < most for leaf in root.leaves())
+        if root.is_blocked:
+            return [leaf.tasks for leaf in root.leaves()]
+        open_ = [leaf.wants for leaf in root.leaves() if not leaf.is_blocked]
+        live = [any(wants[r] > 0 for wants in open_) for r in range(len(total))]
+        node = root
+        while node.children:
+            node = min((c for c in node.children if not c.is_blocked), key=lambda c: c.vector(total, live)[1])
+        node.tasks += 1
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_hdrf_is_that_of_the_paper_by_hand(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    queues = random_queues(rng)
+    leaves = len(tree_of(*queues, resources=2).leaf_paths)
+    work = rng.choice([[1, 0], [0, 1], [1, 1], [2, 1], [1, 3]], leaves).astype(np.float64).tolist()
+    expected = by_hand(queues, [48, 64], work, 100)
+    tree = tree_of(*queues, resources=2, is_dominant=True)
+    rules, filling, units = problem(tree, [48, 64], work, [100] * leaves)
+    follows = units._replace(
+        base=np.repeat(units.first[:-1], 100)
+    )  # nothing is kept for tasks that do not fit
+    assert filled(rules, filling, follows) == expected
 
 
 @pytest.mark.parametrize("seed", range(12))

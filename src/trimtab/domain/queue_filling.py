@@ -313,27 +313,34 @@ def fill(rules: Any, filling: Any, units: Any, set_aside: Any) -> None:
     filling.blocked[:] = False
     _update_live(filling, units, rules, passed)
     while True:
+        if rules.is_dominant:  # H-DRF blocks leaves as soon as nothing of theirs fits
+            for leaf in range(len(units.first) - 1):
+                if not filling.blocked[rules.shape.leaf_row[leaf]]:
+                    _fitting(rules, filling, units, leaf, passed, set_aside)
         update_shares(rules, filling)
         leaf = next_leaf(rules, filling)
         if leaf < 0:
             return
-        is_done = False
-        while not is_done:
-            unit = _next_unit(rules, filling, units, leaf, passed)
-            if unit < 0:
-                block(rules, filling, leaf)
-                _update_live(filling, units, rules, passed)
-                is_done = True
-            elif find_place(filling, units, unit):
-                hold(rules, filling, units, unit, leaf, 1.0)
-                is_done = True
-            else:
-                passed[unit] = True
-                if units.base[unit] == unit and _is_behind(rules, filling, units.amount[unit], leaf):
-                    _keep_for(filling, units, unit, set_aside[leaf])
-                    block(rules, filling, leaf)
-                    _update_live(filling, units, rules, passed)
-                    is_done = True
+        unit = _fitting(rules, filling, units, leaf, passed, set_aside)
+        if unit >= 0:
+            hold(rules, filling, units, unit, leaf, 1.0)
+
+
+@helper
+def _fitting(rules: Any, filling: Any, units: Any, leaf: int, passed: Any, set_aside: Any) -> int:
+    """The leaf's next unit that fits, or −1: then the leaf is blocked."""
+    while True:
+        unit = _next_unit(rules, filling, units, leaf, passed)
+        if unit >= 0 and find_place(filling, units, unit):
+            return unit
+        if unit >= 0:
+            passed[unit] = True
+            if units.base[unit] != unit or not _is_behind(rules, filling, units.amount[unit], leaf):
+                continue
+            _keep_for(filling, units, unit, set_aside[leaf])
+        block(rules, filling, leaf)
+        _update_live(filling, units, rules, passed)
+        return -1
 
 
 @helper
