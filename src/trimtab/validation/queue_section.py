@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from trimtab.domain.queue_tree import DEFAULT_QUEUE, Queue, QueueOrder, QueueTree
+from trimtab.domain.queue_tree import DEFAULT_QUEUE, Queue, QueueOrder, QueueScheme, QueueTree
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec, Texts, number_or_table
 from trimtab.validation.names import FieldError, nearest, raise_field_errors
 
@@ -83,6 +83,14 @@ def _checked(queues: Mapping[str, QueueSpec]) -> Mapping[str, QueueSpec]:
 
 Queues = Annotated[Mapping[QueueName, QueueSpec], AfterValidator(_checked)]
 """Name → top queue; parts that add up, each tenant in one leaf."""
+
+Scheme = Annotated[
+    QueueScheme,
+    Field(
+        description="what of the queues holds: all, guarantees without preemption, shares of the dominant "
+        "resource (h-drf), leaves that share alike (flat), nothing"
+    ),
+]
 
 
 def tree_of(queues: Mapping[str, QueueSpec], resources: Sequence[str]) -> QueueTree:

@@ -21,7 +21,7 @@ from trimtab.experiments.scenario.spec.scenario_file import ScenarioFile
 from trimtab.experiments.scenario.spec.serving import FaultSpec
 from trimtab.validation.base import Frac, NonNegative, Positive, Spec
 from trimtab.validation.names import FieldError, raise_field_errors
-from trimtab.validation.queue_section import Queues
+from trimtab.validation.queue_section import Queues, Scheme
 
 NO_PAIRS: Final = "a file of measured pairs in jobs.generate.pairs"
 
@@ -237,11 +237,7 @@ class TrainingScenario(ScenarioFile):
     queues: Queues | None = Field(
         None, description="name → queue, for the tenants of jobs; null = no queues; see the guide on queues"
     )
-    queue_scheme: QueueScheme = Field(
-        QueueScheme.PREEMPTION,
-        description="what of the queues holds: all, guarantees without preemption, shares of the dominant "
-        "resource (h-drf), leaves that share alike (flat), nothing",
-    )
+    queue_scheme: Scheme = QueueScheme.PREEMPTION
     policies: tuple[PolicyName, ...] = Field((), description="allocators; empty = all that fit")
     seeds: Seeds = Field(3, description="number of seeds (0, 1, …), or a list of seeds")
     sweep: SweepSpec = Field(SweepSpec(loads=()), description="loads of the sweep")

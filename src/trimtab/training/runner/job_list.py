@@ -20,7 +20,7 @@ from trimtab.training.queue_shares import capacity_of, job_queues, most_gpus, re
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts
 from trimtab.validation.names import FieldError, raise_field_errors
 from trimtab.validation.problems import checked
-from trimtab.validation.queue_section import Queues, tree_of, unknown_tenants
+from trimtab.validation.queue_section import Queues, Scheme, tree_of, unknown_tenants
 from trimtab.validation.yaml_text import parsed_yaml, read_yaml
 
 
@@ -193,11 +193,7 @@ class JobList(Spec):
     queues: Queues | None = Field(
         None, description="name → queue, for the tenants of jobs; null = no queues; gpus are slots"
     )
-    queue_scheme: QueueScheme = Field(
-        QueueScheme.PREEMPTION,
-        description="what of the queues holds: all, guarantees without preemption, shares of the dominant "
-        "resource (h-drf), leaves that share alike (flat), nothing",
-    )
+    queue_scheme: Scheme = QueueScheme.PREEMPTION
     jobs: tuple[JobSpec, ...] = Field(description="the jobs")
 
     @property
