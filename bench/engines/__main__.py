@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines.opinions_page import with_opinions
-from bench.engines.page import PROGRAM, page
+from bench.engines.page import LEAST_ROUNDS, PROGRAM, page
 from bench.engines.profile_ray import profile
 from bench.engines.two_workers import KFP
 from bench.engines.workload import chains, draw_images, ideal_s
@@ -26,7 +26,7 @@ from bench.startup import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "engines.json", ROOT / "docs" / "benchmarks" / "engines.md"
 CONCEPTS = ROOT / "docs" / "concepts" / "engines.md"
-ROUNDS, ENGINE_S = 3, 200.0
+ENGINE_S = 300.0
 PACKAGES = ("ray", "distributed", "pyspark")
 
 
@@ -41,6 +41,9 @@ WORKERS = {  # of each contender of the page
     "Slurm arrays": "slurm",
     "trimtab, processes": "trimtab-processes",
     "trimtab, Ray": "trimtab-ray",
+    "trimtab, in Dask's scheduler": "dask-placement",
+    "trimtab, Dask": "trimtab-dask",
+    "trimtab, Slurm": "trimtab-slurm",
     "trimtab, Kubeflow imported": "kfp-imported",
 }
 
@@ -51,7 +54,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=PROGRAM, metavar="NAME", help="measure this engine anew"
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS)
     given = parser.parse_args()
     if not given.docs:
         measure(given.only, given.rounds)
@@ -130,7 +133,8 @@ def outcome(program: str, workers: str, images: Path) -> Mapping[str, Any]:
             return {"error": f"{type(error).__name__}: {error}"}
     told = [line for line in done.stdout.splitlines() if line.startswith('{"load_average"')]
     if not told:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
+        lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
+        return {"error": (lines or [f"exit code {done.returncode}"])[-1].strip()[:300]}
     return dict(json.loads(told[-1]))
 
 

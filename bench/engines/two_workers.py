@@ -240,6 +240,39 @@ def trimtab_processes(folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
+def dask_placement(folder: Path) -> Iterator[str]:
+    """Workers of Dask; a policy of trimtab in their scheduler places tasks."""
+    from distributed import Client
+
+    from trimtab.clusters.dask import Placement
+
+    with dask_workers(folder) as address:
+        with Client(address) as client:
+            client.register_plugin(Placement())
+        yield address
+
+
+@contextmanager
+def trimtab_dask(folder: Path) -> Iterator[Any]:
+    """Worker processes of trimtab on workers of Dask."""
+    from trimtab.clusters.backends import backend
+
+    with dask_workers(folder) as address:
+        yield backend(address.replace("tcp://", "dask://"))
+
+
+@contextmanager
+def trimtab_slurm(folder: Path) -> Iterator[Any]:
+    """Worker processes of trimtab in jobs of Slurm."""
+    from trimtab.clusters.backends import backend
+
+    with slurm_nodes(folder):
+        settings = folder / "slurm.yaml"
+        settings.write_text(f"partition: two\noutput: {folder}/trimtab-%j.out\n")
+        yield backend(f"slurm://{settings}")
+
+
+@contextmanager
 def kfp_imported(folder: Path) -> Iterator[Any]:
     """Worker processes of trimtab, and the two pipelines of `kfp_local` as chains."""
     source = ROOT / "bench/engines/programs/kfp_local.py"
@@ -288,4 +321,7 @@ TWO_WORKERS: Mapping[str, Callable[[Path], Any]] = {
     "kfp-imported": kfp_imported,
     "trimtab-processes": trimtab_processes,
     "trimtab-ray": trimtab_ray,
+    "dask-placement": dask_placement,
+    "trimtab-dask": trimtab_dask,
+    "trimtab-slurm": trimtab_slurm,
 }
