@@ -135,6 +135,31 @@ def partitions(example: str, folder: Path) -> None:
                 tt.compare(trace="jobs.csv", cluster="cluster.yaml", policies=["fifo"], seeds=1)
 
 
+def network(example: str, folder: Path) -> None:
+    """All that moves from zone to zone takes the one link between them."""
+    about = yaml.safe_load(example)
+    about["workload"]["generate"]["requests"] = 200
+    done = tt.simulate(about, "route-aware", mode="interpreted")
+    assert done.links is not None
+    of_link = dict(zip(done.links["link"], done.links["carried_gib"], strict=True))
+    assert of_link["west>east"] > 0.0
+    assert of_link["gpu-1>east/rack-1"] > 0.0
+    assert done.metrics["fetched_gib"] % 7 == 0.0
+
+
+def more_links(example: str, folder: Path) -> None:
+    """Over core: 2 GiB/s to west and 4 back, .026 s there and back."""
+    about = yaml.safe_load(found()["networks: cluster:"])
+    del about["cluster"]["network"]["wide_area"], about["faults"], about["cluster"]["rtt_s"]
+    about["cluster"]["network"] |= yaml.safe_load(example)["network"]
+    about["workload"]["generate"]["requests"] = 20
+    cluster = tt.simulate(about, mode="interpreted").inputs.cluster
+    assert cluster.rtt_s[0, 1] == pytest.approx(0.026)
+    assert cluster.network is not None
+    of_link = dict(zip(cluster.network.link_names, cluster.network.gib_per_s, strict=True))
+    assert (of_link["core>west"], of_link["west>core"]) == (2.0, 4.0)
+
+
 BUILTIN = Path(tt.__file__).parent / "experiments/training/builtin/elastic-training.yaml"
 
 
@@ -438,6 +463,8 @@ CHECKS: dict[str, Check | str] = {
     "llm: four-hosts:": hosts,
     "llm: service: {kind: table, seconds: {1: {256: 0.8, 1024: 2.9},": measured_table,
     "llm: types:": replicas,
+    "networks: cluster:": network,
+    "networks: network: # under cluster": more_links,
     "own-columns: import trimtab as tt": own_trace,
     "own-columns: workload:": mapped_columns,
     "python: import polars as pl": python_page,

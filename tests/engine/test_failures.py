@@ -156,7 +156,7 @@ def test_the_backlog_of_a_failed_node_counts_the_requests_it_still_keeps(cancell
 
 
 def test_recurring_faults_have_the_stated_availability() -> None:
-    faults = fault_table((0.0, 0.0, 0.0, 8.0, 2.0, 0, 0, 0, 0, 0.0))
+    faults = fault_table((0.0, 0.0, 0.0, 8.0, 2.0, 0, 0, 0, 0, 0.0, 0))
     driver = Driver(
         ONE,
         asked(ONE, [0.0], 1.0, key=-1),

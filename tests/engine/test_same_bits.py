@@ -15,6 +15,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, FULL, PAUSED
+from trimtab.engine.network_arrays import enlarged
 from trimtab.engine.new_state import new_state
 from trimtab.engine.simulator import run
 from trimtab.engine.state import State
@@ -89,14 +90,14 @@ def _in_a_heap_enlarged(times: int) -> State:
     calls = Calls(state, Decider.of(policy), compiled=True)
 
     def enlarge() -> None:
-        calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
+        calls.use_arrays(enlarged(calls.state))
 
     for _ in range(times):
         enlarge()
     calls.begin()
     while calls.advance(np.inf, 1 << 60) == FULL:
         enlarge()
-    return state._replace(events=calls.events)
+    return state._replace(events=calls.state.events)
 
 
 def test_the_event_heap_grows_without_leaving_a_trace() -> None:

@@ -33,14 +33,19 @@ def asked(c: Cluster, arrival_s: Sequence[float], units: Any = 1.0, **columns: A
 
 def once(node: int, start_s: float, end_s: float, factor: float = 0.0) -> tuple[Any, ...]:
     """A single fault; factor 0 = down."""
-    return (start_s, end_s, factor, np.inf, 0.0, node, 0, 0, 0, 0.0)
+    return (start_s, end_s, factor, np.inf, 0.0, node, 0, 0, 0, 0.0, 0)
+
+
+def on_cable(cable: int, start_s: float, end_s: float, factor: float = 0.0) -> tuple[Any, ...]:
+    """A single fault of both directions of a link; factor 0 = it fails."""
+    return (*once(0, start_s, end_s, factor)[:-1], 1 + cable)
 
 
 def background(
     node: int, start_s: float, end_s: float, amount: float, factor: float = 1.0, resource: int = 0
 ) -> tuple[Any, ...]:
     """Background work that takes this amount of a resource once; the speed meanwhile."""
-    return (start_s, end_s, factor, np.inf, 0.0, node, 0, 0, 1 + resource, amount)
+    return (start_s, end_s, factor, np.inf, 0.0, node, 0, 0, 1 + resource, amount, 0)
 
 
 def fault_table(*rows: tuple[Any, ...]) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.domain.engines import Engines
+from trimtab.domain.network import Network
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,6 +61,7 @@ class Cluster:
     holding_cost: Floats | None = None  # [classes] cost of a second in the system, relative; None = all 1
     is_paid_down: NDArray[np.bool_] | None = None  # [types] whether down nodes are paid; None = all are
     prompt_token_units: Floats | None = None  # [classes], work units saved per cached token; None = 0
+    network: Network | None = None  # None = the links into zones and nodes above
     engines: Engines | None = None  # None = all nodes serve one request a slot
 
     @property

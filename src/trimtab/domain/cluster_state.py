@@ -154,8 +154,14 @@ class ClusterState:
     capacity: NDArray[np.float64]  # [nodes, resources]
     used: NDArray[np.float64]  # [nodes, resources] reported, work of others included
     use_reported_s: NDArray[np.float64]  # [nodes] when that was reported; inf = it is current
-    link_gib_per_s: NDArray[np.float64]  # [zones + nodes] of links into zones, then of nodes
-    link_active: NDArray[np.int32]  # [zones + nodes] transfers under way on that link
+    link_gib_per_s: NDArray[np.float64]  # [links] into zones, then of nodes; or of the network, by source
+    link_active: NDArray[np.int32]  # [links] transfers under way on that link
+    link_target: NDArray[np.int32]  # [links] vertex (nodes, zones, switches); [0] = no network
+    out_first: NDArray[np.int32]  # [vertices + 1] first link that leaves each
+    way_s: NDArray[np.float64]  # [vertices, vertices] least delay; inf = no route
+    way_links: NDArray[np.int32]  # [vertices, vertices] links of such a route
+    next_link: NDArray[np.int32]  # [vertices, vertices] its first one; -1 = none
+    store_vertex: NDArray[np.int32]  # that models come from; [0] = each node has them
     usd_per_s: NDArray[np.float64]  # [types] price of a node
     item_gib: NDArray[np.float64]  # [artifacts]
     held_of_item: NDArray[np.int64]  # [artifacts] of n_held, those that need it

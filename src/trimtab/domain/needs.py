@@ -50,9 +50,15 @@ class Need(StrEnum):
     ZONES = "zones", "round trips between the zones of clients and nodes", "rtt_s"
     LINKS = (
         "links",
-        "bandwidth of the links into zones and nodes, and transfers under way on them",
+        "bandwidth of the links into zones and nodes or of the network, its routes, and transfers under way",
         "link_gib_per_s",
         "link_active",
+        "link_target",
+        "out_first",
+        "way_s",
+        "way_links",
+        "next_link",
+        "store_vertex",
         "input_gib",
     )
     RESIDENCY = (

@@ -55,7 +55,7 @@ FAULT = np.dtype(
     [
         ("start_s", "f8"),
         ("end_s", "f8"),
-        ("factor", "f8"),  # speed of the node meanwhile; 0 = down
+        ("factor", "f8"),  # speed of the node, or capacity of the link, meanwhile; 0 = down
         ("mtbf_s", "f8"),  # mean time between such faults; inf = happens once
         ("mttr_s", "f8"),  # mean time to repair
         ("node_idx", "i4"),
@@ -63,6 +63,7 @@ FAULT = np.dtype(
         ("active", "i4"),  # 1 = in force
         ("resource", "i4"),  # background work: 1 + the resource that it takes; 0 = a failure or slow-down
         ("amount", "f8"),  # of that resource
+        ("cable", "i4"),  # of a link of the network: 1 + its number; 0 = it strikes the node
     ],
     align=True,
 )

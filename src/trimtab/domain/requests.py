@@ -125,6 +125,7 @@ class Requests:
     prefixes: Prefixes | None = None
     content_idx: NDArray[np.int32] | None = None  # [requests]; equal = the same request again; -1 = none
     shape_idx: NDArray[np.int64] | None = None  # [requests]; equal = may share a batch; None = all may
+    result_gib: NDArray[np.float64] | None = None  # [requests], to the client over the network; None = 0
     chains: Chains | None = None  # stages of the requests that are runs of chains
 
     def __len__(self) -> int:

@@ -158,8 +158,16 @@ class View(NamedTuple):
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
     used: Annotated[Any, array("f8", "nodes", "resources")]  # reported, work of others included
     use_reported_s: Annotated[Any, array("f8", "nodes")]  # when `used` was reported; inf = it is current
-    link_gib_per_s: Annotated[Any, array("f8", "links")]  # into zones, then nodes; inf = not modelled
+    link_gib_per_s: Annotated[
+        Any, array("f8", "links")
+    ]  # into zones, then nodes; or network; inf = not modelled
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way; reported, not in `changed`
+    link_target: Annotated[Any, array("i4", "net_links")]  # vertex; [0] = no network: links as above
+    out_first: Annotated[Any, array("i4", "net_ends")]  # first link that leaves each vertex
+    way_s: Annotated[Any, array("f8", "net_vertices", "net_vertices")]  # least delay; inf = no route
+    way_links: Annotated[Any, array("i4", "net_vertices", "net_vertices")]  # links of such a route
+    next_link: Annotated[Any, array("i4", "net_vertices", "net_vertices")]  # its first one; -1 = none
+    store_vertex: Annotated[Any, array("i4", "stores")]  # that models come from; [0] = nodes have them
     usd_per_s: Annotated[Any, array("f8", "types")]  # price of a node
     item_gib: Annotated[Any, array("f8", "items")]
     memory_gib: Annotated[Any, array("f8", "types")]  # room of a node for items

@@ -12,6 +12,8 @@ node's own queue is the sum over these groups.
 
 from __future__ import annotations
 
+import numpy as np
+
 from trimtab.compiled.kernel import helper
 from trimtab.domain.requests import Status
 from trimtab.domain.view import Plan
@@ -194,7 +196,8 @@ def _bind_functions(s: State, r: int, j: int, ready_s: float, now_s: float) -> N
         i = s.hidden.first_slot[j] + s.requests.slot[r]
         marginal = s.batch_marginal[s.work.class_idx[r]]
         s.slots.estimate_s[i] = all_s
-        s.slots.estimate_end_s[i] = ready_s + longest_s + marginal * (all_s - longest_s - shared_s)
+        begins_s = ready_s if ready_s < np.inf else now_s
+        s.slots.estimate_end_s[i] = begins_s + longest_s + marginal * (all_s - longest_s - shared_s)
 
 
 @helper

@@ -95,10 +95,11 @@ def _cell(column: Any) -> property:
     return property(read, write)
 
 
-def _array(array: Any) -> Any:
+def python_array(array: Any) -> Any:
+    """An array of a state for interpreted kernels."""
     if array.dtype.names is None:
         return memoryview(array)
-    return Columns(array) if array.ndim == 1 else tuple(_array(row) for row in array)
+    return Columns(array) if array.ndim == 1 else tuple(python_array(row) for row in array)
 
 
 def python_memory(own: Memory) -> Memory:
@@ -108,7 +109,7 @@ def python_memory(own: Memory) -> Memory:
 
 def python_plan(plan: Plan) -> Plan:
     """A plan for interpreted kernels."""
-    return Plan(*(_array(array) for array in plan))
+    return Plan(*(python_array(array) for array in plan))
 
 
 def python_view(view: View) -> View:
@@ -146,5 +147,5 @@ def python_state(state: Any) -> Any:
         "changed": tuple(memoryview(row) for row in state.changed),
         "ranking": Ranking(state.ranking),
     }
-    arrays = {name: _array(array) for name, array in state._asdict().items() if name not in lists}
+    arrays = {name: python_array(array) for name, array in state._asdict().items() if name not in lists}
     return type(state)(**arrays, **lists)

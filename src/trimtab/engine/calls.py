@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,10 +33,10 @@ from trimtab.engine.bound_state import (
     RANKING,
     STATE,
     VIEW,
-    Columns,
     bind,
     listed,
     numpy_plan,
+    python_array,
     python_memory,
     python_plan,
     python_state,
@@ -393,19 +393,18 @@ class Calls:
         return self._addresses
 
     @property
-    def events(self) -> np.ndarray:
-        """The event heap in use."""
-        events: np.ndarray = self._state.events
-        return events
+    def state(self) -> State:
+        """The arrays in use."""
+        return self._state
 
-    def use_events(self, events: np.ndarray) -> None:
-        """Use another array as the event heap."""
+    def use_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Use larger arrays of the state, by name."""
         if self._compiled:
-            self._bound = self._bound._replace(events=events)
+            self._bound = self._bound._replace(**arrays)
             self._bind_addresses()
         else:
-            self._arrays = self._arrays._replace(events=Columns(events))
-        self._state = self._state._replace(events=events)
+            self._arrays = self._arrays._replace(**{name: python_array(a) for name, a in arrays.items()})
+        self._state = self._state._replace(**arrays)
 
 
 _pointers: dict[Any, FunctionPointer] = {}  # a lookup of addresses takes longer than a short rollout

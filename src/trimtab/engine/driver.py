@@ -22,6 +22,7 @@ from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.engine.loop import DECIDE, FULL, MAX_IDLE_EVENTS
+from trimtab.engine.network_arrays import enlarged
 from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES
@@ -144,7 +145,7 @@ class Driver:
                 return code
             if code != FULL:  # no decision, or the policy raised
                 raise PolicyError(f"policy {self.label!r} {self._bad_answer()}")
-            self._enlarge_events(calls)
+            self._enlarge(calls)
             max_steps -= self._steps[0] - before
 
     def _failure(self, raised: Raised) -> PolicyError:
@@ -318,7 +319,7 @@ class Driver:
         count = n_injected[0]
         at = (self._n_events[0] + count) * _EVENT_BYTES
         if at == self._event_room:
-            self._enlarge_events(self._calls)
+            self._enlarge(self._calls)
         _pack_event(self._event_bytes, at, time_s, _key_of(kind, serial, version))
         n_injected[0] = count + 1
 
@@ -328,12 +329,12 @@ class Driver:
             self._counts.events[0] -= 1  # the first plan, the only event there is
             self.push(now_s, PLAN, int(now_s / self.policy.plan_period_s), 0)
 
-    def _enlarge_events(self, calls: Calls) -> None:
-        events = np.resize(self.state.events, 2 * len(self.state.events))
-        self.state = self.state._replace(events=events)
-        self._see_events(events)
+    def _enlarge(self, calls: Calls) -> None:
+        larger = enlarged(self.state)
+        self.state = self.state._replace(**larger)
+        self._see_events(self.state.events)
         for bound in {id(c): c for c in (self._calls, calls)}.values():
-            bound.use_events(events)
+            bound.use_arrays(larger)
 
     def _see_events(self, events: Any) -> None:
         self._event_s = Columns(events).time_s

@@ -12,6 +12,7 @@ from trimtab.engine.state import State
     LOSS,
     SWITCH,
     TRANSFER,
+    FLOW,
     FAILURE,
     REPAIR,
     TELEMETRY,
@@ -20,7 +21,7 @@ from trimtab.engine.state import State
     WINDOW,
     ARRIVAL,
     PREEMPTION,
-) = range(13)
+) = range(14)
 
 # An event's key: kind, then serial, then version, so that keys order as the three do.
 SERIAL_BITS, VERSION_BITS = 30, 26

@@ -1,4 +1,4 @@
-"""Faults of nodes: failures and repairs, slow-downs and their ends; and background work, which others send.
+"""Faults of nodes and links: failures, slow-downs, congestion, and their ends; and work that others send.
 
 Background work takes an amount of one resource, so that fewer requests fit beside it, and may slow service.
 Requests that run when it begins keep what they have.
@@ -18,6 +18,7 @@ from trimtab.domain.requests import Reason, Status
 from trimtab.domain.view import Plan
 from trimtab.engine.draws import stream, uniform
 from trimtab.engine.events import FAILURE, REPAIR, push_event
+from trimtab.engine.flows import set_cable
 from trimtab.engine.nodes import (
     anchor,
     change_speed,
@@ -179,9 +180,20 @@ def _repair(s: State, plan: Plan, j: int, now_s: float) -> None:
 def _speed_of(s: State, j: int) -> float:
     speed = 1.0
     for f in range(len(s.faults.count)):
-        if s.faults.node_idx[f] == j and s.faults.active[f] == 1 and s.faults.factor[f] > 0.0:
+        is_its = s.faults.node_idx[f] == j and s.faults.cable[f] == 0
+        if is_its and s.faults.active[f] == 1 and s.faults.factor[f] > 0.0:
             speed = min(speed, s.faults.factor[f])
     return speed
+
+
+@helper
+def _strike_cable(s: State, f: int, now_s: float) -> None:
+    """Give the link of process f what the processes in force leave of it: the least of their factors."""
+    factor = 1.0
+    for k in range(len(s.faults.count)):
+        if s.faults.cable[k] == s.faults.cable[f] and s.faults.active[k] == 1:
+            factor = min(factor, s.faults.factor[k])
+    set_cable(s, s.faults.cable[f] - 1, factor, now_s)
 
 
 @helper
@@ -198,7 +210,9 @@ def on_fault(s: State, plan: Plan, f: int, now_s: float) -> None:
     """A fault of process f begins."""
     s.faults.active[f] = 1
     j = s.faults.node_idx[f]
-    if s.faults.factor[f] == 0.0:
+    if s.faults.cable[f] > 0:
+        _strike_cable(s, f, now_s)
+    elif s.faults.factor[f] == 0.0:
         _fail(s, plan, j, now_s)
     else:
         change_speed(s, plan, j, _speed_of(s, j), now_s)
@@ -211,13 +225,15 @@ def on_fault(s: State, plan: Plan, f: int, now_s: float) -> None:
 
 @helper
 def on_repair(s: State, plan: Plan, f: int, now_s: float) -> int:
-    """A fault of process f ends. Returns its node, which may have free slots now."""
+    """A fault of process f ends. Returns its node, which may have free slots now; -1 = it was a link's."""
     s.faults.active[f] = 0
-    j = s.faults.node_idx[f]
+    j = s.faults.node_idx[f] if s.faults.cable[f] == 0 else -1
     _use(s, f, -1.0)
     if s.faults.factor[f] == 0.0 or s.faults.resource[f] > 0:
         s.counts.pending_wakeups[0] -= 1
-    if s.faults.factor[f] == 0.0:
+    if s.faults.cable[f] > 0:
+        _strike_cable(s, f, now_s)
+    elif s.faults.factor[f] == 0.0:
         _repair(s, plan, j, now_s)
     else:
         change_speed(s, plan, j, _speed_of(s, j), now_s)

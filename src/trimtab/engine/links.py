@@ -11,6 +11,8 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.engine.events import TRANSFER, push_event
+from trimtab.engine.flows import has_network
+from trimtab.engine.network_transfers import abandon_flows, begin_inputs
 from trimtab.engine.queues import drop_first_of, enqueue, first_of, n_central
 from trimtab.engine.state import State
 
@@ -106,6 +108,12 @@ def depart(s: State, r: int, rtt_s: float, now_s: float) -> None:
 def move_on(s: State, r: int, now_s: float) -> bool:
     """Request r has passed its current link. Returns True if it has reached its node."""
     hops = s.requests.hop
+    if has_network(s):
+        if hops[r] == THERE or not begin_inputs(s, r, now_s):
+            s.counts.moved_gib[0] += moving_gib(s, r)
+            return True
+        hops[r] = THERE  # once its flows have ended
+        return False
     current = _link_of(s, r, hops[r] - 1) if hops[r] > 0 else -1
     if current >= 0 and s.links.due[current] == r:
         _leave(s, current, r, now_s)
@@ -122,6 +130,9 @@ def move_on(s: State, r: int, now_s: float) -> bool:
 @helper
 def abandon(s: State, r: int, now_s: float) -> None:
     """Stop the transfer of request r, which is already marked as ended."""
+    if has_network(s):
+        abandon_flows(s, r, now_s)
+        return
     link = _link_of(s, r, s.requests.hop[r] - 1) if s.requests.hop[r] > 0 else -1
     s.requests.version[r] += 1
     if link >= 0 and moving_gib(s, r) > 0.0:

@@ -543,7 +543,7 @@ class LiveDriver:
 
     def _calls_of_fallback(self) -> Calls:
         state = self._driver.state
-        if self._fallback_calls is None or self._fallback_calls.events is not state.events:
+        if self._fallback_calls is None or self._fallback_calls.state.events is not state.events:
             memories = [self._fallback_memory, *state.memories[1:]]
             order_memories = [self._fallback_memory]
             self._fallback_calls = Calls(

@@ -21,6 +21,7 @@ from trimtab.engine.events import (
     CANCELLATION,
     COMPLETION,
     FAILURE,
+    FLOW,
     LOSS,
     PLAN,
     PREEMPTION,
@@ -40,6 +41,7 @@ from trimtab.engine.events import (
     take_injected,
 )
 from trimtab.engine.faults import begin_faults, end, lose, on_fault, on_repair, try_again
+from trimtab.engine.flows import MODEL, RESULT, has_network, is_current, share_anew, take_ended
 from trimtab.engine.held_work import (
     ASKED_ABOUT_ONE,
     CALL_RAISED,
@@ -60,6 +62,7 @@ from trimtab.engine.held_work import (
 from trimtab.engine.layout import PRESENT
 from trimtab.engine.links import abandon, move_on
 from trimtab.engine.loading_ahead import load_ahead
+from trimtab.engine.network_transfers import begin_result, end_model, end_result, is_all_there
 from trimtab.engine.nodes import (
     anchor,
     drain,
@@ -196,7 +199,7 @@ def _leave(s: State, plan: Plan, r: int, reason: int, now_s: float) -> None:
 def _complete(s: State, plan: Plan, r: int, now_s: float) -> None:
     if is_run(s, r):
         end_joined(s, r, now_s)
-        _keep_result(s, r)
+        _give_result(s, r, now_s)
         return
     j = s.requests.node_idx[r]
     if s.config.batches[0] == 1:
@@ -240,6 +243,31 @@ def _keep_result(s: State, r: int) -> None:
 
 
 @helper(inline=True)
+def _give_result(s: State, r: int, now_s: float) -> None:
+    """Request r is served: its client has the result now, or when it has come over the network."""
+    if not (has_network(s) and begin_result(s, r, now_s)):
+        _keep_result(s, r)
+
+
+@helper
+def _end_flow(s: State, plan: Plan, order: Any, now_s: float) -> None:
+    """The first flow that is due ends: a row's inputs or a model are at a node, or a result at its client."""
+    f = take_ended(s, now_s)
+    if f < 0:
+        return
+    kind, what, a, b = -s.flows.kind[f], s.flows.what[f], s.flows.source[f], s.flows.target[f]
+    share_anew(s, now_s)
+    if kind == MODEL:
+        end_model(s, b, what, now_s)
+        fill(s, plan, b, now_s)
+    elif kind == RESULT:
+        end_result(s, what, s.way_s[a, b] if s.way_s[a, b] < np.inf else 0.0, now_s)
+        _keep_result(s, what)
+    elif is_all_there(s, what):
+        _arrive_at_node(s, plan, order, what, now_s)
+
+
+@helper(inline=True)
 def _finish(s: State, r: int, j: int, now_s: float) -> None:
     """Request r, or a stage, is served and leaves node j."""
     withdraw(s, r, j)
@@ -250,7 +278,7 @@ def _finish(s: State, r: int, j: int, now_s: float) -> None:
     if s.config.runs[0] == 1 and note_row_done(s, r, now_s):
         return
     s.counts.finished[0] += 1
-    _keep_result(s, r)
+    _give_result(s, r, now_s)
 
 
 @helper
@@ -327,7 +355,8 @@ def _is_any_running(s: State) -> bool:
 @helper
 def _note_idle(s: State, kind: int) -> None:
     """Count a periodic event, unless nodes are at work or a pending wake-up can still change something."""
-    if s.counts.in_nodes[0] > 0 and (len(s.faults.count) == 0 or _is_any_running(s)):
+    is_at_work = s.counts.in_nodes[0] > 0 and (len(s.faults.count) == 0 or _is_any_running(s))
+    if is_at_work or s.counts.n_moving[0] > 0:
         s.counts.idle_events[0] = 0
     elif s.counts.pending_wakeups[0] == 0 or kind == REPAIR:
         s.counts.idle_events[0] += 1
@@ -340,10 +369,14 @@ def _happen(s: State, plan: Plan, order: Any, key: int, now_s: float) -> int:
     _note_idle(s, kind)
     if kind == TRANSFER:
         _arrive_at_node(s, plan, order, i, now_s)
+    elif kind == FLOW:
+        _end_flow(s, plan, order, now_s)
     elif kind == FAILURE:
         on_fault(s, plan, i, now_s)
     elif kind == REPAIR:
-        fill(s, plan, on_repair(s, plan, i, now_s), now_s)
+        j = on_repair(s, plan, i, now_s)
+        if j >= 0:
+            fill(s, plan, j, now_s)
         s.counts.offers_due[0] = 1
     elif kind == TELEMETRY:
         on_telemetry(s, i, key & (VERSIONS - 1))
@@ -437,6 +470,8 @@ def _may_be_sent(s: State, plan: Plan, order: Any, r: int, now_s: float) -> bool
 def _is_void(s: State, key: int) -> bool:
     """Whether an event is outdated: its request has a newer version."""
     kind = kind_of(key)
+    if kind == FLOW:
+        return not is_current(s, key & (VERSIONS - 1))
     if kind == STEP:
         return (s.engines.version[serial_of(key)] & (VERSIONS - 1)) != (key & (VERSIONS - 1))
     if kind != COMPLETION and kind != TRANSFER and kind != WINDOW and kind != ARRIVAL:
@@ -498,6 +533,8 @@ def _has_room(s: State, key: int) -> bool:
         while m >= 0:  # a batch ends stages of several runs
             free -= s.config.run_margin[0]
             m = s.batch.next[m]
+    if has_network(s):
+        return free >= 0 and len(s.flow_heap) - s.counts.n_flows[0] >= s.config.flow_margin[0]
     return free >= 0
 
 

@@ -27,6 +27,7 @@ from trimtab.domain.view import (
 )
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, batch_rows, rows_alone, rows_with_runs
 from trimtab.engine.lru import CACHED, reuse_arrays
+from trimtab.engine.network_arrays import network_arrays
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (
@@ -140,7 +141,8 @@ def _lanes_in_lane(config: np.ndarray, cluster: Cluster, options: Options, n_ten
 
 def _loads_ahead(policy: Policy, cluster: Cluster, host: HostMode) -> bool:
     wanted = Need.LOADING_AHEAD in policy.all_needs and not host.loads_from_outside
-    return wanted and bool(np.any(cluster.load_s))
+    has_store = cluster.network is not None and cluster.network.store >= 0
+    return wanted and (has_store or bool(np.any(cluster.load_s)))
 
 
 def _looked_at(options: Options, policy: Policy) -> int:
@@ -162,8 +164,10 @@ def _request_array(n: int) -> np.ndarray:
 
 
 def _link_array(cluster: Cluster) -> np.ndarray:
-    links = np.zeros(len(cluster.zone_names) + cluster.n_nodes, LINK)
-    links["gib_per_s"] = np.concatenate([cluster.zone_gib_per_s, cluster.nic_gib_per_s])
+    network, of_nodes = cluster.network, (cluster.zone_gib_per_s, cluster.nic_gib_per_s)
+    gib_per_s = np.concatenate(of_nodes) if network is None else network.gib_per_s
+    links = np.zeros(len(gib_per_s), LINK)
+    links["gib_per_s"] = gib_per_s
     links["due"] = -1
     return links
 
@@ -278,6 +282,7 @@ def new_state(
     config["shadows"], config["eviction"] = len(policies) - dispatchers, int(options.eviction)
     given: dict[str, Any] = {"config": config, **_cluster_arrays(cluster), "faults": _fault_array(options)}
     given |= _row_arrays(cluster, requests, options, config, host)
+    given |= network_arrays(cluster, requests, config, len(given["work"]))
     given |= _engine_arrays(cluster, options, given)
     if host.completions_from_outside:  # nodes may report what their engines hold
         given["engine_load"] = zeros(ENGINE_LOAD, [cluster.n_nodes])
@@ -355,7 +360,7 @@ def _row_arrays(
         most = len(work) if host.rows_reused else rows.most
         config["run_margin"] = most * (2 + int(cluster.slots.max()))
         config["margin"] += config["run_margin"]
-    n_links = len(cluster.zone_names) + cluster.n_nodes
+    n_links = len(_link_array(cluster))
     n_central = options.dispatchers * int(config["lanes"][0]) * int(config["sublanes"][0])
     return {
         "work": work,
@@ -472,6 +477,17 @@ def _seen_arrays(options: Options, given: dict[str, Any]) -> dict[str, Any]:
     return true | seen
 
 
+def _seen_load_s(cluster: Cluster, given: dict[str, Any]) -> np.ndarray:
+    """Seconds that policies expect of a load, [items, types]: of a store, over an idle network too."""
+    network, load_s = cluster.network, given["load_s"]
+    if network is None or given["config"]["store_vertex"][0] < 0:
+        return load_s
+    gib_per_s = network.least_gib_per_s(network.store)
+    least = np.full(cluster.n_types, np.inf)
+    np.minimum.at(least, cluster.type_idx, gib_per_s[: cluster.n_nodes])
+    return load_s + cluster.item_gib[:, None] / least
+
+
 def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[View]:
     """One view for each dispatcher and for the shadow."""
     shared = {name: given[name] for name in View._fields if name in given}
@@ -481,6 +497,8 @@ def _views(cluster: Cluster, options: Options, given: dict[str, Any]) -> list[Vi
         "used": given["seen_used"],
         "link_active": given["seen_link_active"],
         "link_gib_per_s": _numbers(given["links"]["gib_per_s"]),
+        "load_s": _seen_load_s(cluster, given),
+        "store_vertex": given["config"]["store_vertex"][given["config"]["store_vertex"] >= 0].astype("i4"),
         "usd_per_s": _numbers(cluster.usd_per_s),
         "memory_gib": _numbers(cluster.memory_gib),
         "outages": np.zeros(0, OUTAGE) if options.outages is None else options.outages,

@@ -20,7 +20,9 @@ from trimtab.engine.batches import (
     wait_at,
 )
 from trimtab.engine.events import ARRIVAL, COMPLETION, push_event
+from trimtab.engine.flows import has_network
 from trimtab.engine.links import depart
+from trimtab.engine.network_transfers import is_cut_off, request_round_trip_s
 from trimtab.engine.placement import fits_beside_placed, place_if_idle
 from trimtab.engine.prefix_cache import forget_prefixes, has_prefixes, use_prefix
 from trimtab.engine.queues import drop_first_of, first_of
@@ -90,6 +92,8 @@ def accepts(s: State, r: int, j: int) -> bool:
     if s.nodes.up[j] == 0 or s.nodes.room[j] <= 0 or not can_hold(s, r, j):
         return False
     if s.config.placement_terms[0] == 1 and not _accepts_live(s, r, j):
+        return False
+    if has_network(s) and is_cut_off(s, r, j):
         return False
     if not fits_beside_placed(s, r, j) or (is_engine(s, j) and not fits_engine(s, r, j)):
         return False
@@ -194,6 +198,8 @@ def _round_trip_s(s: State, r: int, j: int) -> float:
     """Seconds until the transfer of row r to node j begins; -1 = nothing moves, r is there at once."""
     if s.config.runs[0] == 1:
         rtt_s, gib = measure_transfer(s, r, j), s.stages.moving_gib[r]
+    elif has_network(s):
+        rtt_s, gib = request_round_trip_s(s, r, j), s.work.payload_gib[r]
     else:
         rtt_s, gib = s.rtt_s[s.work.zone_idx[r], s.nodes.zone_idx[j]], s.work.payload_gib[r]
     return -1.0 if rtt_s == 0.0 and gib == 0.0 else rtt_s
@@ -319,7 +325,8 @@ def pause(s: State, plan: Plan, j: int, now_s: float) -> None:
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]
         account_slot(s, r, j, now_s)
-        rows.left_s[r] = max(0.0, rows.finish_s[r] - max(now_s, rows.service_start_s[r])) * speed
+        if rows.finish_s[r] < np.inf:  # else a model of it is still on the way
+            rows.left_s[r] = max(0.0, rows.finish_s[r] - max(now_s, rows.service_start_s[r])) * speed
         rows.version[r] += 1
 
 
@@ -356,6 +363,8 @@ def change_speed(s: State, plan: Plan, j: int, speed: float, now_s: float) -> No
         return
     for i in range(s.hidden.first_slot[j], s.hidden.first_slot[j] + s.nodes.running[j]):
         r = s.slots.request[i]
+        if rows.finish_s[r] == np.inf:  # a model of it is still on the way
+            continue
         begun_s = max(now_s, rows.service_start_s[r])
         left_s = max(0.0, rows.finish_s[r] - begun_s) * before
         rows.finish_s[r] = begun_s + left_s / speed

@@ -20,8 +20,9 @@ SIMULATOR: Final = Host(
         Need.RESOURCES: "`resources` of node types and `demand` of classes",
         Need.REPORTED_LOAD: "`resources` of node types",
         Need.STALE_REPORTS: "`serving.telemetry.period_s` and several `serving.dispatchers`",
-        Need.ZONES: "`cluster.rtt_s` between zones",
-        Need.LINKS: "`nic_gib_per_s` of nodes or `ingress_gib_per_s` of zones, and `workload.payload_gib`",
+        Need.ZONES: "`cluster.rtt_s` between zones, or delays of `cluster.network`",
+        Need.LINKS: "`nic_gib_per_s` of nodes, `ingress_gib_per_s` of zones or `cluster.network`, and "
+        "`workload.payload_gib`",
         Need.RESIDENCY: "`models` or `adapters` with `load_s`",
         Need.PLACEMENT: "`models` or `adapters` with `load_s`",
         Need.LOADING_AHEAD: "`models` with `load_s`",
@@ -60,17 +61,21 @@ def provided_by(cluster: Cluster, requests: Requests, options: Options) -> froze
     chains = requests.chains
     has_pools = requests.prefixes is not None and cluster.engines is not None
     payload_gib = work["payload_gib"].any() or (chains is not None and chains.output_gib.any())
-    has_links = bool(np.isfinite(cluster.nic_gib_per_s).any() or np.isfinite(cluster.zone_gib_per_s).any())
+    network = cluster.network
+    has_store = network is not None and network.store >= 0
+    of_nodes = (cluster.nic_gib_per_s, cluster.zone_gib_per_s)
+    has_links = network is not None or any(np.isfinite(gib_per_s).any() for gib_per_s in of_nodes)
+    has_loads = has_store or bool(np.any(cluster.load_s))
     has_models = cluster.engines is not None and (cluster.engines.types["service"] == LANGUAGE_MODEL).any()
     met = {
         Need.RESOURCES: has_demand or is_used_by_others,
         Need.REPORTED_LOAD: bool(cluster.resource_names),
         Need.STALE_REPORTS: options.telemetry_period_s > 0.0 and options.dispatchers > 1,
         Need.ZONES: np.any(cluster.rtt_s),
-        Need.LINKS: has_links and bool(payload_gib),
-        Need.RESIDENCY: np.any(cluster.load_s),
-        Need.PLACEMENT: np.any(cluster.load_s),
-        Need.LOADING_AHEAD: np.any(cluster.load_s),
+        Need.LINKS: has_links and (has_store or bool(payload_gib)),
+        Need.RESIDENCY: has_loads,
+        Need.PLACEMENT: has_loads,
+        Need.LOADING_AHEAD: has_loads,
         Need.PRICES: np.any(cluster.usd_per_hour),
         Need.PREFIX: options.prefix_blocks > 0 or has_pools,
         Need.TOKENS: work["input_tokens"].any(),

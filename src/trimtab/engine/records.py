@@ -16,6 +16,7 @@ from trimtab.engine.bound_state import python_state
 from trimtab.engine.driver import Driver
 from trimtab.engine.service import settle_engines
 from trimtab.metrics import (
+    LinkRecords,
     NodeRecords,
     QueueRecords,
     Records,
@@ -61,6 +62,7 @@ def records_of(
         tokens=_token_records(driver, cluster, end_s),
         token_slos=token_slos,
         queues=_queue_records(driver, end_s),
+        links=_link_records(driver, cluster, end_s),
         resources=_resource_records(driver, cluster, end_s),
         switches=tuple((at_s, _candidate(driver.policy, k)) for at_s, k in driver.switches),
     )
@@ -125,17 +127,22 @@ def _request_records(driver: Driver, cluster: Cluster, requests: Requests) -> Re
     """Records of requests. They share the state's columns: copies of long runs need too much memory."""
     n = len(requests)  # the rows of stages follow
     rows, work = driver.state.requests[:n], driver.state.work[:n]
-    is_finished = rows["status"] == Status.FINISHED
+    status, service_start_s = rows["status"], rows["service_start_s"]
+    is_finished = status == Status.FINISHED
+    if cluster.network is not None:  # results may be on their way, and models for requests in slots
+        is_finished &= ~np.isnan(rows["finish_s"])
+        status = np.where((status == Status.FINISHED) & ~is_finished, Status.TRANSFER, status).astype("u1")
+        service_start_s = np.where(np.isinf(service_start_s), np.nan, service_start_s)
     work_s, best_work_s = _work_s(cluster, requests, rows["node_idx"])
     _add_stages(driver, cluster, requests, work_s, best_work_s)
     return RequestRecords(
         arrival_s=work["arrival_s"],
         start_s=rows["start_s"],
-        service_start_s=rows["service_start_s"],
+        service_start_s=service_start_s,
         finish_s=np.where(is_finished, rows["finish_s"], np.nan),
         ended_s=np.where(is_finished, rows["finish_s"], rows["ended_s"]),
         node_idx=rows["node_idx"],
-        status=rows["status"],
+        status=status,
         reason=rows["reason"],
         tenant_idx=work["tenant_idx"],
         class_idx=work["class_idx"],
@@ -253,6 +260,29 @@ def _down_s(hidden: Any, is_up: NDArray[np.bool_], start_s: float, end_s: float)
     latest_s = np.where(began_before & is_up, np.clip(since_s + past_s - start_s, 0.0, past_s), past_s)
     down_s: Floats = running_s + np.where(began_before & ~is_up, 0.0, latest_s)
     return down_s
+
+
+def _link_records(driver: Driver, cluster: Cluster, end_s: float) -> LinkRecords | None:
+    """What each link carried, with what the flows under way have moved by the end of the window."""
+    network, state = cluster.network, driver.state
+    if network is None:
+        return None
+    carried_gib = state.net_links["carried_gib"].copy()
+    moving = state.flow_heap[: int(state.counts["n_moving"][0])]
+    flows = state.flows[moving]
+    left_gib = flows["left_gib"] - flows["gib_per_s"] * np.maximum(0.0, end_s - flows["since_s"])
+    moved_gib = flows["gib"] - np.maximum(0.0, left_gib)
+    first = moving.astype(np.int64) * int(state.config["route_max"][0])
+    for k in range(int(flows["links"].max(initial=0))):
+        has = np.flatnonzero(flows["links"] > k)
+        np.add.at(carried_gib, state.flow_link[first[has] + k], moved_gib[has])
+    return LinkRecords(
+        names=network.link_names,
+        gib_per_s=network.gib_per_s,
+        carried_gib=carried_gib,
+        models_gib=float(state.counts["loaded_gib"][0]),
+        results_gib=float(state.counts["returned_gib"][0]),
+    )
 
 
 def _resource_records(driver: Driver, cluster: Cluster, end_s: float) -> ResourceRecords:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.compiled.kernel import helper, plain
+from trimtab.domain.engines import SLOTS
 from trimtab.domain.options import Eviction
 from trimtab.domain.view import Plan
+from trimtab.engine.flows import MODEL, begin_flow, give_up_models, has_store, share_anew
 from trimtab.engine.state import State
 
 _GREEDY_DUAL_SIZE = int(Eviction.GREEDY_DUAL_SIZE)
@@ -41,10 +43,10 @@ def is_kept(plan: Plan, j: int, m: int) -> bool:
 def _may_go(s: State, plan: Plan, j: int, m: int, model: int, adapter: int) -> bool:
     """Whether item m on node j may be evicted: it is not in use, not needed now and not kept by the plan.
 
-    If nothing runs on the node, kept items may be evicted too, after all other items. Otherwise the request
-    would wait for ever.
+    Nor may one that is on its way over the network. If nothing runs on the node, kept items may be evicted
+    too, after all other items. Otherwise the request would wait for ever.
     """
-    if s.items[j].in_use[m] > 0 or m in (model, adapter):
+    if s.items[j].in_use[m] > 0 or m in (model, adapter) or s.items[j].ready_s[m] == np.inf:
         return False
     return s.nodes.running[j] == 0 or not is_kept(plan, j, m)
 
@@ -129,9 +131,13 @@ def make_room(s: State, plan: Plan, j: int, model: int, adapter: int, now_s: flo
 
 @helper
 def load(s: State, j: int, m: int, from_s: float, now_s: float) -> None:
-    """Load item m on node j, which has room, from `from_s` on."""
+    """Load item m on node j, which has room, from `from_s` on; from a store, at once over the network."""
     _set_resident(s, j, m, 1)
     s.items[j].ready_s[m] = from_s + s.load_s[m, s.nodes.type_idx[j]]
+    if has_store(s) and s.item_gib[m] > 0.0:
+        s.items[j].ready_s[m] = np.inf
+        begin_flow(s, MODEL, m, s.config.store_vertex[0], j, s.item_gib[m], now_s)
+        share_anew(s, now_s)
     _account_memory(s, j, s.item_gib[m], now_s)
     _note_use(s, j, m, now_s)
     if s.item_is_adapter[m] == 1:
@@ -152,17 +158,31 @@ def _hold(s: State, j: int, m: int, from_s: float, now_s: float) -> float:
     return max(from_s, items.ready_s[m])
 
 
+@helper
+def _fetch(s: State, j: int, model: int, adapter: int, now_s: float) -> bool:
+    """Fetch what node j lacks of a model and an adapter (-1 = none). Returns whether some is on its way."""
+    if s.resident[j, model] == 0:
+        load(s, j, model, now_s, now_s)
+    if adapter >= 0 and s.resident[j, adapter] == 0:
+        load(s, j, adapter, now_s, now_s)
+    return bool(
+        s.items[j].ready_s[model] == np.inf or (adapter >= 0 and s.items[j].ready_s[adapter] == np.inf)
+    )
+
+
 @helper(inline=True)
 def acquire(s: State, plan: Plan, r: int, j: int, now_s: float) -> float:
     """Time at which request r can compute on node j if it takes a slot now; -1 = its models do not fit yet.
 
     An item is loaded once per node: other requests that need it wait for the same load. The adapter is loaded
-    after the model.
+    after the model. inf = an item is on its way over the network; on an engine the request waits, −1, for it.
     """
     model, adapter = s.work.model_idx[r], s.work.adapter_idx[r]
     if model < 0:
         return now_s
     if not make_room(s, plan, j, model, adapter, now_s):
+        return -1.0
+    if has_store(s) and s.hidden.service[j] != SLOTS and _fetch(s, j, model, adapter, now_s):
         return -1.0
     ready_s = _hold(s, j, model, now_s, now_s)
     return ready_s if adapter < 0 else _hold(s, j, adapter, ready_s, now_s)
@@ -185,6 +205,8 @@ def release(s: State, r: int, j: int, now_s: float) -> None:
 def forget_all(s: State, j: int, now_s: float) -> None:
     """Remove all items from failed node j."""
     items = s.items[j]
+    if has_store(s):
+        give_up_models(s, j, now_s)
     for m in range(len(s.item_gib)):
         _set_resident(s, j, m, 0)
         items.in_use[m] = 0

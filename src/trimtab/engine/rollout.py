@@ -22,6 +22,7 @@ from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.layout import COPY, GROUP, no_runs
 from trimtab.engine.loop import DONE, FULL
+from trimtab.engine.network_arrays import FLOW_ARRAYS, enlarged
 from trimtab.engine.new_state import in_steps, memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_runs import StageRows, Start, alike_of, start_of_requests, start_of_runs
@@ -34,7 +35,8 @@ _NEVER, _UNBOUNDED = float("inf"), 1 << 62
 _ERRORS = 1  # seed of errors of estimates
 _COPIES = 8  # of an output, on average, that a rollout keeps in mind
 _FROM_VIEW = ("fixed_s", "unit_s", "load_s", "rtt_s", "demand")  # a live host corrects them in place
-_NOT_COPIED = {"events", "requests", "items", "work", "truth", *_FROM_VIEW}
+_WAYS = ("way_s", "way_links", "next_link")  # of the network, as the view shows them
+_NOT_COPIED = {"events", "requests", "items", "work", "truth", *_FROM_VIEW, *_WAYS, *FLOW_ARRAYS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +188,7 @@ class _ReusableRun:
         state = new_state(setting.cluster, requests, options, decider, 0)
         state.config["plan_period_s"] = 0.0
         state.config["use_from_outside"] = setting.use_from_outside
+        state.config["store_vertex"] = -1  # loads take what the view says of them
         if templates is not None:
             copies = np.zeros(rows * min(setting.cluster.n_nodes, _COPIES), COPY)
             state = state._replace(
@@ -245,11 +248,13 @@ class _ReusableRun:
         initial["hidden"]["memory_used_gib"] = (view.resident * view.item_gib).sum(axis=1)
         self._set_outages(view)
         self._set_items(view, used_s)
-        for name in _FROM_VIEW:
+        for name in (*_FROM_VIEW, *_WAYS):
             getattr(state, name)[...] = getattr(view, name)
         if self._setting.use_from_outside:
             initial["used"][...] = self._used_by_others(view)
         state.views[0].link_gib_per_s[...] = initial["links"]["gib_per_s"] = view.link_gib_per_s
+        if self._setting.cluster.network is not None:
+            initial["net_links"]["gib_per_s"] = view.link_gib_per_s
         work, truth = state.work[: len(self._rows)], state.truth[: len(self._rows)]
         truth["units"], truth["factor"] = work["units"], 1.0
         truth["output_tokens"], truth["given_tokens"] = work["output_tokens"], 0
@@ -350,7 +355,7 @@ class _ReusableRun:
 
     def _advance(self, variant: Variant, calls: Calls) -> None:
         while (code := calls.advance(_NEVER, _UNBOUNDED)) == FULL:
-            calls.use_events(np.resize(calls.events, 2 * len(calls.events)))
+            calls.use_arrays(enlarged(calls.state))
         if code != DONE:
             answer = int(self.state.counts["answer"][0])
             raise PolicyError(f"policy {name_of(variant.policy)!r} answered {answer} in a rollout")

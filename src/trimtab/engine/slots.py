@@ -60,12 +60,15 @@ def begin_row(s: State, r: int) -> None:
 
 @helper(inline=True)
 def occupy(s: State, r: int, j: int, ready_s: float, now_s: float) -> None:
-    """Request r takes a slot of node j. Its remaining service is in `left_s`."""
+    """Request r takes a slot of node j. Its remaining service is in `left_s`.
+
+    `ready_s` is inf while a model is on its way over the network: then its arrival sets the end.
+    """
     rows, slots = s.requests, s.slots
     i = s.hidden.first_slot[j] + rows.slot[r]
     slots.since_s[i] = now_s
     slots.estimate_s[i] = rows.estimate_s[r]
-    slots.estimate_end_s[i] = ready_s + rows.estimate_s[r]
+    slots.estimate_end_s[i] = (ready_s if ready_s < np.inf else now_s) + rows.estimate_s[r]
     slots.request[i] = r
     rows.service_start_s[r] = ready_s
     rows.finish_s[r] = ready_s + rows.left_s[r] / s.hidden.speed[j]
@@ -80,5 +83,5 @@ def announce(s: State, r: int) -> None:
     if s.config.completions_from_outside[0] == 1:
         s.started[s.counts.started[0]] = r
         s.counts.started[0] += 1
-    else:
+    elif rows.finish_s[r] < np.inf:
         push_event(s, rows.finish_s[r], COMPLETION, r, rows.version[r])

@@ -11,9 +11,12 @@ read a part of an output only; the node then keeps no copy.
 
 from __future__ import annotations
 
+import numpy as np
+
 from trimtab.compiled.kernel import helper
 from trimtab.domain.chains import Flow
 from trimtab.engine.layout import ABSENT, NO_OUTPUT, PRESENT
+from trimtab.engine.routes import there_and_back_s
 from trimtab.engine.state import State
 
 _EACH = int(Flow.EACH)
@@ -158,14 +161,59 @@ def _show_holders(s: State, p: int, frac: float) -> None:
         k = s.copies.next[k]
 
 
+@helper(inline=True)
+def reads_outputs(s: State, r: int) -> bool:
+    """Whether row r is a stage that reads outputs, not what a client sends."""
+    return s.config.runs[0] == 1 and s.stages.run[r] >= 0 and _first_edge(s, r) < _end_edge(s, r)
+
+
+@helper
+def _vertex_of(s: State, p: int) -> int:
+    """Vertex of the network that the output of row p comes from."""
+    j = _source_of(s, p)
+    return j if j >= 0 else len(s.nodes.up) + _zone_of(s, p)
+
+
+@helper
+def _round_trip_s(s: State, p: int, from_zone: int, j: int) -> float:
+    """Round trip between where the output of row p is and node j; 0 where no route leads there now."""
+    if s.config.network[0] == 0:
+        return s.rtt_s[from_zone, s.nodes.zone_idx[j]]
+    away_s = there_and_back_s(s, _vertex_of(s, p), j)
+    return away_s if away_s < np.inf else 0.0
+
+
+@helper
+def note_sources(s: State, r: int, j: int) -> int:
+    """Write the GiB of row r's inputs that node j lacks to `from_gib` of each vertex that they come from.
+
+    Returns how many vertices these are, the first of `from_vertex`.
+    """
+    n = 0
+    for e in range(_first_edge(s, r), _end_edge(s, r)):
+        p = _first_input(s, r, e)
+        for q in range(p, p + _n_inputs(s, r, e)):
+            gib = s.stages.output_gib[q] * s.input_edges.frac[e]
+            if s.stages.output[q] == PRESENT and gib > 0.0 and not _is_at(s, q, j):
+                a = _vertex_of(s, q)
+                if s.from_gib[a] == 0.0:
+                    s.from_vertex[n] = a
+                    n += 1
+                s.from_gib[a] += gib
+    return n
+
+
 @helper
 def measure_transfer(s: State, r: int, j: int) -> float:
     """Write the amounts that move to node j for row r; returns the round trip in seconds."""
     stages, zone = s.stages, s.nodes.zone_idx[j]
-    if stages.run[r] < 0 or _first_edge(s, r) == _end_edge(s, r):
+    if not reads_outputs(s, r):
         from_zone = s.work.zone_idx[r]
         stages.moving_gib[r] = s.work.payload_gib[r]
         stages.crossing_gib[r] = s.work.payload_gib[r] if from_zone != zone else 0.0
+        if s.config.network[0] == 1:
+            away_s = there_and_back_s(s, len(s.nodes.up) + from_zone, j)
+            return away_s if away_s < np.inf else 0.0
         return s.rtt_s[from_zone, zone]
     stages.moving_gib[r] = 0.0
     stages.crossing_gib[r] = 0.0
@@ -175,7 +223,7 @@ def measure_transfer(s: State, r: int, j: int) -> float:
         for q in range(p, p + _n_inputs(s, r, e)):
             if stages.output[q] == PRESENT and not _is_at(s, q, j):
                 from_zone = _zone_of(s, q)
-                rtt_s = max(rtt_s, s.rtt_s[from_zone, zone])
+                rtt_s = max(rtt_s, _round_trip_s(s, q, from_zone, j))
                 gib = stages.output_gib[q] * s.input_edges.frac[e]
                 stages.moving_gib[r] += gib
                 if from_zone != zone:

@@ -176,6 +176,44 @@ ITEM = np.dtype(
 )
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4"), ("root", "i4"), ("length", "i4")], align=True)
 LINK = np.dtype([("gib_per_s", "f8"), ("share_gib", "f8"), ("since_s", "f8"), ("due", "i4")], align=True)
+NET_LINK = np.dtype(
+    [
+        ("gib_per_s", "f8"),  # now; 0 = it has failed
+        ("whole_gib_per_s", "f8"),  # without congestion and failures
+        ("delay_s", "f8"),
+        ("peak_gib_per_s", "f8"),  # sum over its flows of what each could have at most
+        ("carried_gib", "f8"),  # of flows that have left it
+        ("room_gib_per_s", "f8"),  # while rates are computed: not given yet
+        ("mark", "i8"),  # `counts.shared` when it was reached last
+        ("source", "i4"),  # vertex
+        ("cable", "i4"),  # both directions of a link have one number
+        ("first", "i4"),  # first place of its list in `flow_link`; -1 = it has no flows
+        ("open", "i4"),  # while rates are computed: flows that still grow
+    ],
+    align=True,
+)
+FLOW = np.dtype(
+    [
+        ("gib", "f8"),  # left when it took its present route
+        ("left_gib", "f8"),  # at `since_s`
+        ("since_s", "f8"),  # when it got its rate
+        ("end_s", "f8"),
+        ("gib_per_s", "f8"),
+        ("fair_gib_per_s", "f8"),  # while rates are computed: the new one; -1 = it still grows
+        ("peak_gib_per_s", "f8"),  # capacity of its narrowest link
+        ("mark", "i8"),  # as that of NET_LINK
+        ("kind", "i4"),  # INPUT, MODEL, RESULT of `flows`; negative = it has ended, its place is free
+        ("what", "i4"),  # its row, or the item
+        ("source", "i4"),  # vertices
+        ("target", "i4"),
+        ("links", "i4"),  # of its route; 0 = it waits for one
+        ("place", "i4"),  # 1 + position in `flow_heap`; 0 = it does not move
+        ("before", "i4"),  # 1 + the flow of the same row before it; 0 = none
+        ("after", "i4"),  # the next one; of a free place, the next free one
+    ],
+    align=True,
+)
+TRIAL = np.dtype([("least", "f8"), ("link", "i8")], align=True)  # of a search of routes, by depth
 EVENT = np.dtype([("time_s", "f8"), ("key", "i8")], align=True)
 OWN = np.dtype([("outstanding_s", "f8"), ("tokens", "f8"), ("in_flight", "i8")], align=True)
 
@@ -252,6 +290,11 @@ CONFIG = np.dtype(
         ("margin", "i8"),  # room that the event heap must have before an event is taken
         ("run_margin", "i8"),  # of it, what the end of a stage may need
         ("n_zones", "i8"),
+        ("network", "i8"),  # 1 = what moves takes the graph of `net_links`, and `links` are its links
+        ("routing", "i8"),
+        ("route_max", "i8"),  # links that a route may have
+        ("store_vertex", "i8"),  # that models come from; -1 = each node has them
+        ("flow_margin", "i8"),  # room that the flows must have before an event is taken
         ("block_tokens", "f8"),  # of a prompt's block
         ("prefix_blocks", "i8"),  # blocks that a node keeps; 0 = no prefix cache, or no request has blocks
         ("results_max", "i8"),  # results that are kept; 0 = none, or no request may use them
@@ -274,6 +317,8 @@ COUNTS = np.dtype(
         ("now_s", "f8"),
         ("now_key", "i8"),  # of the event that is handled
         ("moved_gib", "f8"),
+        ("loaded_gib", "f8"),  # models, over the network
+        ("returned_gib", "f8"),  # results
         ("work", "i8"),  # rows of `work` that exist
         ("arrived", "i8"),  # rows that have arrived
         ("events", "i8"),  # size of the event heap
@@ -283,6 +328,14 @@ COUNTS = np.dtype(
         ("consulting", "i8"),  # 1 = a call of the shadow policy is in progress
         ("shadow_failures", "i8"),
         ("last_tenant", "i8"),  # whose request was last sent from the central queues
+        ("n_flows", "i8"),  # places of `flows` that were used so far
+        ("free_flow", "i8"),  # 1 + the first free one of these; 0 = none
+        ("n_moving", "i8"),  # flows that have a rate
+        ("flow_version", "i8"),  # of the event of the first end
+        ("flow_due_s", "f8"),  # its time
+        ("shared", "i8"),  # times that rates were computed anew
+        ("n_touched_links", "i8"),
+        ("n_touched_flows", "i8"),
         ("in_system", "i8"),
         ("in_system_s", "f8"),  # integral of `in_system` over time
         ("in_nodes", "i8"),  # of these, sent to a node
@@ -400,6 +453,26 @@ class State(NamedTuple):
     items: Annotated[Any, array(ITEM, "nodes", "items")]
     links: Annotated[Any, array(LINK, "links")]
     link_active: Annotated[Any, array("i4", "links")]  # transfers under way
+    net_links: Annotated[Any, array(NET_LINK, "net_links")]  # by source; empty = no network
+    link_target: Annotated[Any, array("i4", "net_links")]
+    out_first: Annotated[Any, array("i4", "net_ends")]  # first link that leaves each vertex
+    way_s: Annotated[Any, array("f8", "net_vertices", "net_vertices")]  # least delay; inf = no route
+    way_links: Annotated[Any, array("i4", "net_vertices", "net_vertices")]
+    next_link: Annotated[Any, array("i4", "net_vertices", "net_vertices")]
+    flows: Annotated[Any, array(FLOW, "flow_room")]
+    flow_link: Annotated[Any, array("i4", "flow_places")]  # [flows · route_max] links of each route
+    flow_next: Annotated[Any, array("i4", "flow_places")]  # place of the link's next flow; -1 = none
+    flow_before: Annotated[Any, array("i4", "flow_places")]
+    flow_heap: Annotated[Any, array("i4", "flow_room")]  # the first counts.n_moving, by end
+    flow_of_row: Annotated[Any, array("i4", "net_rows")]  # 1 + the first flow of each row; 0 = none
+    touched_link: Annotated[Any, array("i4", "net_links")]
+    touched_flow: Annotated[Any, array("i4", "flow_room")]
+    fill_key: Annotated[Any, array("f8", "fill_room")]  # a heap of links and flows by when they are full
+    fill_ref: Annotated[Any, array("i4", "fill_room")]  # a link, or -1 - flow
+    trial: Annotated[Any, array(TRIAL, "net_depth")]
+    from_gib: Annotated[Any, array("f8", "net_vertices")]  # inputs of a row that come from each vertex
+    from_vertex: Annotated[Any, array("i4", "net_vertices")]
+    result_gib: Annotated[Any, array("f8", "result_rows")]  # to the client; empty = results do not move
     demand: Annotated[Any, array("f8", "classes", "resources")]
     capacity: Annotated[Any, array("f8", "nodes", "resources")]
     used: Annotated[Any, array("f8", "nodes", "resources")]  # by requests with slots; the truth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trimtab.metrics.chain_metrics import chain_metrics
 from trimtab.metrics.definitions import METRICS, Metric
 from trimtab.metrics.efficiency import efficiency_metrics, queue_length_over_time, utilisation_over_time
-from trimtab.metrics.imbalance import fairness_metrics, imbalance_metrics
+from trimtab.metrics.imbalance import fairness_metrics, imbalance_metrics, link_frac, link_metrics
 from trimtab.metrics.latency import (
     RANKED_FROM,
     batch_ci95,
@@ -16,6 +16,7 @@ from trimtab.metrics.latency import (
 )
 from trimtab.metrics.queue_metrics import queue_metrics
 from trimtab.metrics.run_records import (
+    LinkRecords,
     NodeRecords,
     QueueRecords,
     Records,
@@ -32,6 +33,7 @@ __all__ = [
     "METRICS",
     "RANKED_FROM",
     "Estimate",
+    "LinkRecords",
     "Metric",
     "NodeRecords",
     "QueueRecords",
@@ -43,6 +45,7 @@ __all__ = [
     "TokenTargets",
     "batch_ci95",
     "compute",
+    "link_frac",
     "mean_ci95",
     "paired_difference_ci95",
     "queue_length_over_time",
@@ -63,6 +66,7 @@ def compute(records: Records) -> dict[str, float]:
         **target_metrics(records),
         **fairness_metrics(records),
         **efficiency_metrics(records),
+        **link_metrics(records),
         **chain_metrics(records),
         **token_metrics(records),
         **queue_metrics(records),

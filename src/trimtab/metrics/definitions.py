@@ -155,6 +155,15 @@ _EFFICIENCY = (
     Metric("usd_per_1k", "USD", "Price of the whole fleet per 1,000 finished requests.", "lower"),
 )
 
+_LINKS = (
+    Metric("utilisation_links_frac", "frac", "Carried over what all links of the network could carry.", None),
+    Metric("utilisation_links_var", "1", "Population variance over links of their utilisation.", "lower"),
+    Metric("utilisation_links_max_frac", "frac", "Utilisation of the fullest link of the network.", "lower"),
+    Metric("fetched_gib", "GiB", "Models and adapters that nodes fetched over the network.", "lower"),
+    Metric("returned_gib", "GiB", "Results that clients received over the network.", None),
+)
+LINK_METRIC_NAMES = tuple(metric.name for metric in _LINKS)
+
 _CHAINS = (
     Metric("stretch_mean", "1", "Mean of completion over critical path, of finished runs.", "lower"),
     Metric("stretch_p99", "1", "99th percentile of completion over critical path.", "lower"),
@@ -203,6 +212,7 @@ METRICS: dict[str, Metric] = {
         *_TARGETS,
         *_FAIRNESS,
         *_EFFICIENCY,
+        *_LINKS,
         *_CHAINS,
         *_TOKENS,
         *_QUEUES,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.metrics.definitions import MODEL_MEMORY, RESOURCE_METRIC_NAMES, SHORT_NAMES
+from trimtab.metrics.definitions import LINK_METRIC_NAMES, MODEL_MEMORY, RESOURCE_METRIC_NAMES, SHORT_NAMES
 from trimtab.metrics.run_records import BoolArray, FloatArray, NodeRecords, Records, RequestRecords
 from trimtab.metrics.statistics import coefficient_of_variation, mean, ratio, variance
 
@@ -82,6 +82,35 @@ def spread_figures(name: str, frac: FloatArray) -> dict[str, float]:
         f"{name}_var": variance(frac),
         f"{name}_cv": coefficient_of_variation(frac),
     }
+
+
+def link_metrics(records: Records) -> dict[str, float]:
+    """Utilisation of the network's links, and what moved there beside payloads; nan without a network."""
+    links = records.links
+    if links is None:
+        return dict.fromkeys(LINK_METRIC_NAMES, math.nan)
+    frac = link_frac(records)
+    return dict(
+        zip(
+            LINK_METRIC_NAMES,
+            (
+                ratio(float(links.carried_gib.sum()), float(links.gib_per_s.sum()) * records.window_s),
+                variance(frac),
+                float(frac.max(initial=0.0)),
+                links.models_gib,
+                links.results_gib,
+            ),
+            strict=True,
+        )
+    )
+
+
+def link_frac(records: Records) -> FloatArray:
+    """Share of what each link of the network could carry in the window that it carried, [links]."""
+    links = records.links
+    if links is None or records.window_s == 0.0:
+        return np.zeros(0)
+    return links.carried_gib / (links.gib_per_s * records.window_s)
 
 
 def fairness_metrics(records: Records) -> dict[str, float]:

@@ -146,6 +146,17 @@ class QueueRecords:
         return np.equal(self.end, np.arange(len(self.end)) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class LinkRecords:
+    """What the links of a network carried over the run; arrays of shape [links], one for each direction."""
+
+    names: tuple[str, ...]  # FROM>TO
+    gib_per_s: FloatArray  # capacity, without congestion and failures
+    carried_gib: FloatArray
+    models_gib: float  # that nodes fetched, in all
+    results_gib: float  # that clients received, in all
+
+
 NO_RESOURCES = ResourceRecords((), np.zeros((0, 0)), np.zeros((0, 0)))
 
 
@@ -172,6 +183,7 @@ class Records:
     tokens: TokenRecords | None = None  # None where no node serves a language model
     token_slos: TokenTargets | None = None  # None = no class has such targets
     queues: QueueRecords | None = None  # None = tenants compete directly
+    links: LinkRecords | None = None  # None = what moves takes no network
     resources: ResourceRecords = NO_RESOURCES  # that the cluster models, besides slots and model memory
 
     def __post_init__(self) -> None:

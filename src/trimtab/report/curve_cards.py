@@ -29,6 +29,15 @@ LATENCY: Final = FigureCard(
     "Mean completion of the requests that arrived then; shaded: nodes that were down or slow; "
     "triangles: the policy took another of its candidates.",
 )
+
+
+LINKS: Final = FigureCard(
+    "links",
+    "Utilisation of links",
+    "What each link carried, of what it could have carried in the window. The fullest ones.",
+)
+
+
 GANTT: Final = FigureCard(
     "gantt",
     "Stages on nodes",

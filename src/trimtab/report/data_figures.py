@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trimtab.report.figure_parts import (
+    BAR_PX,
+    BARS_BASE_PX,
     NEUTRAL,
     Floats,
     add_line,
@@ -21,6 +23,7 @@ from trimtab.report.figure_parts import (
 from trimtab.report.number_formats import time_unit
 
 if TYPE_CHECKING:
+    import polars as pl
     from plotly.graph_objects import Figure
 
     from trimtab.experiments.serving.sizing import Fleet
@@ -51,6 +54,25 @@ def size_histogram(size: Floats, bins: int = 60) -> Figure:
         figure.update_traces(hovertemplate="%{y} requests near %{x:.4~g}<extra></extra>")
         figure.update_xaxes(type="log", **log_ticks(positive))
     return figure.update_layout(showlegend=False, bargap=0)
+
+
+MOST_LINKS: Final = 30  # of a network that are drawn
+
+
+def link_bars(links: pl.DataFrame) -> Figure:
+    """Utilisation of the fullest links of a network, the fullest on top."""
+    shown = links.sort("utilisation_frac", descending=True).head(MOST_LINKS).reverse()
+    figure = new_figure(height_px=BARS_BASE_PX + BAR_PX // 2 * len(shown), x_title="utilisation (%)")
+    figure.add_bar(
+        x=float32(100.0 * shown["utilisation_frac"].to_numpy()),
+        y=shown["link"].to_list(),
+        orientation="h",
+        marker={"color": NEUTRAL},
+        customdata=np.stack([shown["carried_gib"].to_numpy(), shown["gib_per_s"].to_numpy()], axis=1),
+        hovertemplate="%{y}<br>%{x:.3~g} %, %{customdata[0]:.4~g} GiB of %{customdata[1]:.4~g} GiB/s"
+        "<extra></extra>",
+    )
+    return figure.update_layout(showlegend=False, bargap=0.35, yaxis={"automargin": True, "showgrid": False})
 
 
 def residuals(x: Floats, frac: Floats, x_title: str) -> Figure:

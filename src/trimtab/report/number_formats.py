@@ -174,6 +174,7 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "Latency": ("completion_", "slowdown_"),
     "Queueing": ("queueing_",),
     "Tokens": ("ttft_", "tpot_", "itl_", "kv_", "preemptions"),
+    "Network": ("utilisation_links_", "fetched_", "returned_"),
     "Balance": ("utilisation_", "idle_", "jain_nodes"),
     "Outcome": ("finished_", "rejected_", "cancelled_", "lost_", "unfinished_", "retries"),
     "Targets": ("slo_", "deadline_", "jain_tenants", "starvation_"),

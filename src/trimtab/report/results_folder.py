@@ -31,6 +31,7 @@ RESULTS: Final = "results.json"
 TABLE: Final = "comparison.csv"
 REQUEST_FILE: Final = "requests.parquet"
 NODE_FILE: Final = "nodes.parquet"
+LINK_FILE: Final = "links.parquet"
 STAGE_FILE: Final = "stages.parquet"
 REPORT: Final = "report.html"
 TUNED: Final = "tuned.yaml"
@@ -82,6 +83,8 @@ def write_run(run: Run, out: Path, *, with_report: bool = True) -> Written:
         staging.text(RESULTS, json_text(run.to_dict()))
         run.requests.write_parquet(staging.part(REQUEST_FILE), compression="zstd")
         run.nodes.write_parquet(staging.part(NODE_FILE), compression="zstd")
+        if run.links is not None:
+            run.links.write_parquet(staging.part(LINK_FILE), compression="zstd")
         if run.stages is not None:
             run.stages.write_parquet(staging.part(STAGE_FILE), compression="zstd")
         return staging.commit()

@@ -11,7 +11,8 @@ from trimtab.metrics.chain_metrics import RunPath, StageSummary, bottleneck_text
 from trimtab.metrics.queue_metrics import QueueSummary
 from trimtab.report import time_figures
 from trimtab.report.comparison_columns import assumptions_text, bound_text
-from trimtab.report.curve_cards import CDF, GANTT, HEAT, curve_figures, time_cards, wide
+from trimtab.report.curve_cards import CDF, GANTT, HEAT, LINKS, curve_figures, time_cards, wide
+from trimtab.report.data_figures import link_bars
 from trimtab.report.fragments import explained, glossary, grid, grouped_rows, notes, section, stat
 from trimtab.report.number_formats import capital, load_text, style_of, title_of
 from trimtab.report.page import Page, html_of, origin
@@ -37,6 +38,7 @@ def _run_page(run: Run, made_at: datetime) -> Page:
             notes(run.notes()),
             _run_stats(run),
             section("figures", "Over time", "", grid([CDF, *time_cards(curves, SERVING.items)]), wide(HEAT)),
+            _network_section(run),
             _chains_section(run),
             _queues_section(run),
             section("metrics", "Metrics", bound, grouped_rows(run_groups(run.metrics), tips)),
@@ -44,6 +46,8 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         )
     )
     drawn = curve_figures(curves, SERVING.items) | {"heat": time_figures.utilisation_heatmap(curves)}
+    if run.links is not None:
+        drawn |= {LINKS.id: link_bars(run.links)}
     if run.stages is not None:
         drawn |= {GANTT.id: time_figures.stage_gantt(run.stages)}
     head = {
@@ -54,6 +58,18 @@ def _run_page(run: Run, made_at: datetime) -> Page:
         **origin(summary["scenario_hash"], summary["versions"], made_at),
     }
     return Page(run.scenario.name, f"One run of {run.policy}.", head, body, drawn)
+
+
+def _network_section(run: Run) -> str:
+    """What the links of the network carried."""
+    if run.links is None:
+        return ""
+    most = run.links.sort("utilisation_frac", descending=True).row(0, named=True)
+    how = (
+        f"{most['link']} is the fullest: {100 * most['utilisation_frac']:.3g} % of its capacity, "
+        f"{most['carried_gib']:.4g} GiB. Each direction of a link counts for itself."
+    )
+    return section("network", "Links of the network", how, wide(LINKS))
 
 
 def _chains_section(run: Run) -> str:

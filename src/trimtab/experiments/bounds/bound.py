@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from trimtab.compiled.compiling import compile_by_use, is_compiled
 from trimtab.domain.cluster import Cluster
+from trimtab.domain.network import Network
 from trimtab.domain.options import OnFailure, Options
 from trimtab.domain.requests import Requests, true_service_s
 from trimtab.errors import UsageError
@@ -258,12 +259,27 @@ def _release_s(cluster: Cluster, requests: Requests) -> Floats:
 def _least_transfer_s(cluster: Cluster, nodes: NDArray[np.intp], work: NDArray[np.void]) -> Floats:
     """Least transfer time from each request's zone to any of `nodes`, every link to itself, [requests]."""
     best_s = np.full(len(work), np.inf)
+    if cluster.network is not None:
+        for j in nodes.tolist():
+            np.minimum(best_s, _least_flow_s(cluster.network, j, work), out=best_s)
+        return best_s
     for zone, nic in {(int(cluster.zone_idx[j]), float(cluster.nic_gib_per_s[j])) for j in nodes}:
         there = work["zone_idx"] == zone
         over_zone = np.where(there, 0.0, work["payload_gib"] / cluster.zone_gib_per_s[zone])
         transfer_s = cluster.rtt_s[work["zone_idx"], zone] + over_zone + work["payload_gib"] / nic
         np.minimum(best_s, transfer_s, out=best_s)
     return best_s
+
+
+def _least_flow_s(network: Network, j: int, work: NDArray[np.void]) -> Floats:
+    """Least transfer time to node j over an idle network, [requests]: no route is wider than its ends' links."""
+    a, into = network.n_nodes + work["zone_idx"], network.target == j
+    widest_in = network.gib_per_s[into].max()
+    widest_out = np.zeros(network.n_vertices)
+    np.maximum.at(widest_out, network.source, network.gib_per_s)
+    away_s = network.ways.delay_s[a, j] + network.ways.delay_s[j, a]
+    seconds: Floats = away_s + work["payload_gib"] / np.minimum(widest_in, widest_out[a])
+    return seconds
 
 
 def distance_frac(mean_s: float, finished: int, bound: Bound | None) -> float:

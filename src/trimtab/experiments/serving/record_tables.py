@@ -13,7 +13,7 @@ from trimtab.domain.requests import Reason, Requests, Status
 from trimtab.engine.stage_results import LEAST_GIB
 from trimtab.experiments.bounds.caching import volume_bound_hits
 from trimtab.experiments.scenario.build import RunInputs
-from trimtab.metrics import Records, StageRecords
+from trimtab.metrics import Records, StageRecords, link_frac
 from trimtab.traces.wfformat import NAME as WFFORMAT
 
 if TYPE_CHECKING:
@@ -113,6 +113,22 @@ def stage_table(records: Records, cluster: Cluster) -> pl.DataFrame:
         }
     )
     return table.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def link_table(records: Records) -> pl.DataFrame:
+    """One typed row per link of the network and direction, as in the graph; utilisation is of the window."""
+    import polars as pl
+
+    links = records.links
+    assert links is not None, "a run without a network"
+    return pl.DataFrame(
+        {
+            "link": list(links.names),
+            "gib_per_s": links.gib_per_s,
+            "carried_gib": links.carried_gib,
+            "utilisation_frac": link_frac(records),
+        }
+    )
 
 
 def best_store_hit_frac(records: Records, inputs: RunInputs) -> float:

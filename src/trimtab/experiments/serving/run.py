@@ -27,6 +27,7 @@ from trimtab.experiments.scenario.scenario_parts import ClusterSource, ScenarioS
 from trimtab.experiments.scenario.trace_rows import trace_columns
 from trimtab.experiments.serving.record_tables import (
     best_store_hit_frac,
+    link_table,
     request_table,
     stage_table,
     summarised_stages,
@@ -104,6 +105,11 @@ class Run:
     def nodes(self) -> pl.DataFrame:
         """One row per node: type, utilisation, finished requests."""
         return node_table(self.records, self.inputs)
+
+    @cached_property
+    def links(self) -> pl.DataFrame | None:
+        """One row per link of the network and direction; None where there is no network."""
+        return None if self.records.links is None else link_table(self.records)
 
     @cached_property
     def stages(self) -> pl.DataFrame | None:
@@ -198,6 +204,7 @@ class Run:
             "versions": versions(),
             **chains,
             **({"queues": [asdict(queue) for queue in self.queue_summaries]} if self.queue_summaries else {}),
+            **({} if self.links is None else {"links": self.links.to_dicts()}),
         }
 
 

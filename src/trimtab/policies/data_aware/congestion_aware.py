@@ -14,8 +14,9 @@ class CongestionAware(DeliveryPolicy):
 
     Idea
         completion(node) = max(transfer, wait) + model load + service. transfer = round trip + the sum of
-        payload × (transfers under way + 1) / bandwidth over the links of the path. The node works off its
-        backlog during the transfer, so only the longer of the two counts.
+        payload × (transfers under way + 1) / bandwidth over the links of the path; in a network, whose links
+        carry a flow at once, that of the fullest link of the route. The node works off its backlog during the
+        transfer, so only the longer of the two counts.
     Source
         Henri Casanova, Arnaud Legrand, Dmitrii Zagorodnov, Francine Berman: "Heuristics for scheduling
         parameter sweep applications in grid environments", Heterogeneous Computing Workshop, 2000 (completion

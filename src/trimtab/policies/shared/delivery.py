@@ -37,6 +37,37 @@ def _link_s(view: View, payload_gib: float, link: int) -> float:
 
 
 @helper(inline=True)
+def has_network(view: View) -> bool:
+    """Whether what moves takes a network's graph, else the links of zones and nodes."""
+    return len(view.link_target) > 0
+
+
+@helper(inline=True)
+def missing_gib(view: View, work: Any, j: int) -> float:
+    """What node j lacks of the work's payload, or of the inputs of a stage."""
+    if len(view.input_gib) > 0:
+        return max(0.0, float(work.payload_gib) - float(view.input_gib[j]))
+    return float(work.payload_gib)
+
+
+@helper
+def network_transfer_s(view: View, zone_idx: int, j: int, gib: float) -> float:
+    """Seconds until so much is at node j from a zone, if the flows now on the fullest link of the route stay.
+
+    Of equal routes the first one counts.
+    """
+    a, slowest_s = view.context.n_nodes + zone_idx, 0.0
+    if view.way_s[a, j] == np.inf or view.way_s[j, a] == np.inf:
+        return np.inf
+    away_s = view.way_s[a, j] + view.way_s[j, a]
+    while gib > 0.0 and a != j:
+        link = view.next_link[a, j]
+        slowest_s = max(slowest_s, (view.link_active[link] + 1) / view.link_gib_per_s[link])
+        a = view.link_target[link]
+    return float(away_s + gib * slowest_s)
+
+
+@helper(inline=True)
 def round_trip_s(view: View, work: Any, j: int) -> float:
     """Round trip between the work's zone and node j's."""
     return float(view.rtt_s[work.zone_idx, zone_of_node(view, j)])
@@ -44,12 +75,15 @@ def round_trip_s(view: View, work: Any, j: int) -> float:
 
 @helper(inline=True)
 def transfer_s(view: View, work: Any, j: int) -> float:
-    """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own."""
+    """Seconds until the work's payload is at node j: a round trip, the link into its zone, the node's own.
+
+    In a network: the round trip and the fullest link of the route there; inf where no route leads there.
+    """
+    if has_network(view):
+        return network_transfer_s(view, work.zone_idx, j, missing_gib(view, work, j))
     zone_idx, seconds = zone_of_node(view, j), round_trip_s(view, work, j)
     if work.payload_gib > 0.0:
-        gib = work.payload_gib
-        if len(view.input_gib) > 0:  # a stage: the node may hold some of its inputs
-            gib = max(0.0, gib - view.input_gib[j])
+        gib = missing_gib(view, work, j)
         if zone_idx != work.zone_idx:
             seconds += _link_s(view, gib, zone_idx)
         seconds += _link_s(view, gib, plain(view.rtt_s.shape[0] + j))

@@ -12,6 +12,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper, plain
 from trimtab.domain.cluster import Cluster, Floats
 from trimtab.domain.view import View, estimate_s, type_of_node
+from trimtab.policies.shared.delivery import has_network
 from trimtab.policies.shared.selection import notes_room
 
 
@@ -72,6 +73,7 @@ def least_after_s(view: View, work: Any, ahead: Outlook, j: int) -> float:
 
 @helper(inline=True)
 def _moved_s(view: View, j: int) -> float:
-    """Seconds that the stage's output takes over the link of node j alone."""
-    gib_per_s = view.link_gib_per_s[plain(view.rtt_s.shape[0] + j)]
-    return float(view.context.output_gib / gib_per_s) if gib_per_s < np.inf else 0.0
+    """Seconds that the stage's output takes over the link of node j alone; of a network its first one."""
+    link = plain(view.out_first[j]) if has_network(view) else plain(view.rtt_s.shape[0] + j)
+    gib_per_s = view.link_gib_per_s[link]
+    return float(view.context.output_gib / gib_per_s) if 0.0 < gib_per_s < np.inf else 0.0

@@ -28,6 +28,7 @@ from trimtab.experiments.scenario.build.engine_tables import (
     mean_service_s,
 )
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns
+from trimtab.experiments.scenario.build.network_arrays import build_network
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass
@@ -74,7 +75,8 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
     if built is not None:
         _refuse_parts(served, columns)
         _set_engine_seconds(spec, served, built, columns, fixed_s, unit_s)
-    items = items_of(served, columns)
+    items, network = items_of(served, columns), build_network(spec)
+    nic_gib_per_s = [g.nic_gib_per_s or np.inf if network is None else np.inf for _, g in nodes]
     return Cluster(
         type_names=type_names,
         node_names=tuple(name for name, _ in nodes),
@@ -83,7 +85,7 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         queue_max=np.array([UNLIMITED if g.queue_max is None else g.queue_max for _, g in nodes]),
         zone_idx=np.array([0 if g.zone is None else zones.index(g.zone) for _, g in nodes]),
         weight=slots.astype(np.float64),
-        nic_gib_per_s=np.array([g.nic_gib_per_s or np.inf for _, g in nodes]),
+        nic_gib_per_s=np.array(nic_gib_per_s),
         memory_gib=np.array([t.memory_gib for t in types]),
         accelerators=np.array([t.accelerators for t in types]),
         usd_per_hour=np.array([t.usd_per_hour for t in types]),
@@ -96,7 +98,8 @@ def build_cluster(spec: ClusterSpec, served: Served, columns: RequestColumns) ->
         item_is_adapter=np.array([item.is_adapter for item in items], dtype=np.uint8),
         load_s=np.array([_load_row(item.family, type_names) for item in items]).reshape(-1, len(types)),
         zone_names=zones,
-        rtt_s=_round_trips_s(spec),
+        rtt_s=_round_trips_s(spec) if network is None else network.round_trips_s(),
+        network=network,
         holding_cost=np.array([service.holding_cost for service in served.classes.values()]),
         prompt_token_units=np.array([service.prompt_token_units for service in served.classes.values()]),
         zone_gib_per_s=np.array([_ingress_gib_per_s(spec, zone) for zone in zones]),
@@ -215,17 +218,9 @@ def _load_row(family: ItemFamily, type_names: tuple[str, ...]) -> list[float]:
 
 
 def _round_trips_s(spec: ClusterSpec) -> FloatArray:
-    """Round-trip times, [zones, zones]; a pair given in one direction holds in both."""
-    zones, given = spec.zone_names, spec.rtt_s
-    if not isinstance(given, Mapping):
-        return np.where(np.eye(len(zones), dtype=np.bool_), 0.0, given)
-    table = np.zeros((len(zones), len(zones)))
-    pairs = [(zones.index(a), zones.index(b), s) for a, row in given.items() for b, s in row.items()]
-    for a, b, seconds in pairs:
-        table[b, a] = seconds
-    for a, b, seconds in pairs:
-        table[a, b] = seconds
-    return table
+    """Round-trip times, [zones, zones]."""
+    zones = spec.zone_names
+    return np.array([[spec.round_trip_s(a, b) for b in zones] for a in zones])
 
 
 def _ingress_gib_per_s(spec: ClusterSpec, zone: str) -> float:

@@ -53,6 +53,7 @@ class Stream(IntEnum):
     RUN_CONTENT = 29
     RUN_REPEATABLE = 30
     BACKGROUND = 29
+    RESULT = 31
 
 
 def generator(seed: int, stream: Stream, member: int = 0) -> np.random.Generator:

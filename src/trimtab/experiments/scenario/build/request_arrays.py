@@ -24,6 +24,7 @@ from trimtab.experiments.scenario.build.cluster_arrays import first_positions
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns, Stream, generator
 from trimtab.experiments.scenario.build.serving_options import parts_max
 from trimtab.experiments.scenario.build.traced import BLOCK_TOKENS
+from trimtab.experiments.scenario.spec.amounts import Amount
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import ResultCacheSpec
 from trimtab.experiments.scenario.spec.shared_types import (
@@ -84,7 +85,8 @@ def build_requests(
     work["priority"] = _priority(spec, columns, seed)
     work["zone_idx"] = _zone_idx(spec, cluster, seed, n)
     work["key"] = _keys(work, _session(spec, columns, seed))
-    return Requests(work, truth, names, tenant_weight=weight)
+    result_gib = None if cluster.network is None else _drawn_gib(spec.result_gib, seed, Stream.RESULT, n)
+    return Requests(work, truth, names, tenant_weight=weight, result_gib=result_gib)
 
 
 def _set_tokens(
@@ -211,9 +213,12 @@ def _drawn_deadline_s(spec: DeadlineSpec, best_s: FloatArray, seed: int) -> Floa
 def _payload_gib(spec: WorkloadSpec, columns: RequestColumns, seed: int) -> FloatArray | float:
     if columns.payload_gib is not None:
         return columns.payload_gib
-    if spec.payload_gib is None:
-        return 0.0
-    return spec.payload_gib.draw(generator(seed, Stream.PAYLOAD), len(columns.arrival_s))
+    drawn = _drawn_gib(spec.payload_gib, seed, Stream.PAYLOAD, len(columns.arrival_s))
+    return 0.0 if drawn is None else drawn
+
+
+def _drawn_gib(amount: Amount | None, seed: int, stream: Stream, n: int) -> FloatArray | None:
+    return None if amount is None else amount.draw(generator(seed, stream), n)
 
 
 def _zone_idx(spec: WorkloadSpec, cluster: Cluster, seed: int, n: int) -> IntArray | int:

@@ -14,6 +14,7 @@ from trimtab.domain.view import OUTAGE, UNLIMITED
 from trimtab.engine.new_state import pooled
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import Stream, generator
+from trimtab.experiments.scenario.build.network_arrays import cable_between
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray
@@ -36,7 +37,7 @@ def build_options(
     struck = [
         _struck(fault, cluster, host_idx, generator(seed, Stream.FAULT, k)) for k, fault in enumerate(faults)
     ]
-    processes = [_processes(fault, nodes) for fault, nodes in zip(faults, struck, strict=True)]
+    processes = [_processes(fault, nodes, cluster) for fault, nodes in zip(faults, struck, strict=True)]
     planned = [rows for fault, rows in zip(faults, processes, strict=True) if fault.planned]
     for k, entry in enumerate(background):
         nodes = _struck(entry, cluster, host_idx, generator(seed, Stream.BACKGROUND, k))
@@ -104,8 +105,12 @@ def _noise_frac(serving: ServingSpec, cluster: Cluster) -> FloatArray | None:
     return np.array([noise.get(name, 0.0) for name in cluster.resource_names]) if noise else None
 
 
-def _struck(fault: StruckNodes, cluster: Cluster, host_idx: IntArray, rng: np.random.Generator) -> IntArray:
-    """The node of each host that is struck; `host_idx` [hosts] is the node of each."""
+def _struck(
+    fault: FaultSpec | BackgroundSpec, cluster: Cluster, host_idx: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """The node of each host that is struck, one row for a link; `host_idx` [hosts] is the node of each."""
+    if fault.link is not None:
+        return np.zeros(1, np.int64)
     names, type_idx = np.array(cluster.node_names)[host_idx], cluster.type_idx[host_idx]
     zones = np.array(cluster.zone_names)[cluster.zone_idx[host_idx]]
     return host_idx[struck_nodes(fault, names, np.array(cluster.type_names)[type_idx], zones, rng)]
@@ -128,9 +133,19 @@ def struck_nodes(
     return np.sort(rng.choice(nodes, count, replace=False))
 
 
-def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """FAULT [nodes]."""
+def _cable(entry: FaultSpec | BackgroundSpec, cluster: Cluster) -> int:
+    """1 + the link that is struck; 0 = none."""
+    if entry.link is None or cluster.network is None:
+        return 0
+    return 1 + cable_between(cluster.network, entry.link)
+
+
+def _processes(
+    fault: FaultSpec, nodes: IntArray, cluster: Cluster
+) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """FAULT [nodes], of a link [1]."""
     rows = np.zeros(len(nodes), FAULT)
+    rows["cable"] = _cable(fault, cluster)
     rows["node_idx"], rows["factor"] = nodes, fault.factor
     rows["mtbf_s"] = np.inf if fault.mtbf_s is None else fault.mtbf_s
     rows["mttr_s"] = fault.mttr_s or 0.0
@@ -142,11 +157,16 @@ def _processes(fault: FaultSpec, nodes: IntArray) -> np.ndarray[tuple[int], np.d
 def _background(
     entry: BackgroundSpec, nodes: IntArray, cluster: Cluster, hosts: IntArray
 ) -> NDArray[np.void]:
-    """FAULT [nodes] of background work, each on one host."""
-    rows, k = np.zeros(len(nodes), FAULT), cluster.resource_names.index(entry.resource)
-    rows["node_idx"], rows["resource"] = nodes, 1 + k
-    rows["amount"] = entry.level_frac * cluster.capacity[nodes, k] / hosts[nodes]
-    rows["factor"] = 1.0 - entry.slowdown_frac * entry.level_frac
+    """FAULT [nodes] of background work, each on one host; [1] of the load of a link."""
+    rows = np.zeros(len(nodes), FAULT)
+    rows["node_idx"], rows["cable"] = nodes, _cable(entry, cluster)
+    if entry.resource is None:
+        rows["factor"] = 1.0 - entry.level_frac
+    else:
+        k = cluster.resource_names.index(entry.resource)
+        rows["resource"] = 1 + k
+        rows["amount"] = entry.level_frac * cluster.capacity[nodes, k] / hosts[nodes]
+        rows["factor"] = 1.0 - entry.slowdown_frac * entry.level_frac
     rows["mtbf_s"] = np.inf if entry.off_s is None else entry.off_s
     rows["mttr_s"] = entry.on_s or 0.0
     rows["start_s"] = entry.at_s

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from trimtab.domain.cluster import RESOURCES, ResourceName
+from trimtab.experiments.scenario.spec.network_section import NetworkSpec
 from trimtab.experiments.scenario.spec.node_services import ModelService, NodeService
 from trimtab.experiments.scenario.spec.shared_types import Capacity
 from trimtab.validation.base import NonNegative, Positive, Spec, Texts, number_or_table
@@ -108,6 +109,9 @@ class ClusterSpec(Spec):
     rtt_s: RoundTrips = Field(
         0.0, description="round trip between different zones: one number, or zone → zone → seconds"
     )
+    network: NetworkSpec | None = Field(
+        None, description="the network as a graph; null = links into zones and nodes, one after the other"
+    )
 
     @property
     def resource_names(self) -> tuple[ResourceName, ...]:
@@ -124,6 +128,13 @@ class ClusterSpec(Spec):
         """All zones, the first one being the default."""
         named = dict.fromkeys(group.zone for group in self.nodes if group.zone is not None)
         return tuple(self.zones or named) or (DEFAULT_ZONE,)
+
+    def round_trip_s(self, a: str, b: str) -> float:
+        """Round trip between two zones by `rtt_s`; a pair given in one direction holds in both."""
+        if not isinstance(self.rtt_s, Mapping):
+            return self.rtt_s if a != b else 0.0
+        given = self.rtt_s.get(a, {}).get(b)
+        return given if given is not None else self.rtt_s.get(b, {}).get(a, 0.0)
 
     def _called(self) -> Counter[str]:
         """Name or type → how many nodes are called by it."""

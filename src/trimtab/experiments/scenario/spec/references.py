@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
+from trimtab.experiments.scenario.spec.network_section import links_of, network_field_errors
 from trimtab.experiments.scenario.spec.node_services import has_seconds
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, StruckNodes
@@ -14,7 +15,7 @@ from trimtab.validation.names import FieldError, Path, known, listed
 
 
 def cluster_field_errors(cluster: ClusterSpec) -> Iterator[FieldError]:
-    """Types and zones that nodes and round trips name."""
+    """Types and zones that nodes and round trips name, and the graph of the network."""
     zones = cluster.zone_names
     for k, group in enumerate(cluster.nodes):
         yield from known(("cluster", "nodes", k, "type"), group.type, cluster.types, "node type")
@@ -24,6 +25,7 @@ def cluster_field_errors(cluster: ClusterSpec) -> Iterator[FieldError]:
     for source, row in rows.items():
         for zone in (source, *row):
             yield from known(("cluster", "rtt_s", source), zone, zones, "zone")
+    yield from network_field_errors(cluster)
 
 
 def served_field_errors(served: Served, cluster: ClusterSpec) -> Iterator[FieldError]:
@@ -127,7 +129,8 @@ def background_field_errors(
     yield from struck_field_errors("background", background, cluster)
     had = {name for kind in cluster.types.values() for name in kind.resources}
     for k, entry in enumerate(background):
-        yield from known(("background", k, "resource"), entry.resource, had, "resource of a node type")
+        if entry.resource is not None:
+            yield from known(("background", k, "resource"), entry.resource, had, "resource of a node type")
     for name in noise:
         yield from known(("serving", "telemetry", "noise_frac", name), name, had, "resource of a node type")
 
@@ -142,3 +145,10 @@ def struck_field_errors(
             name = getattr(fault, field)
             if name is not None:
                 yield from known((section, k, field), name, names, field)
+        link = getattr(fault, "link", None)
+        if link is not None:
+            ends = [] if cluster.network is None else [sorted((of.a, of.b)) for of in links_of(cluster)]
+            if sorted(link) not in ends:
+                yield FieldError(
+                    (section, k, "link"), list(link), "the two ends of a link of cluster.network"
+                )

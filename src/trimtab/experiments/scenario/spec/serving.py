@@ -114,15 +114,29 @@ class StruckNodes(Spec):
     )
 
 
+LINK = "only this link of cluster.network, by its two ends"
+_OF_NODES = ("node", "type", "zone")
+
+
+def _link_alone(entry: FaultSpec | BackgroundSpec) -> None:
+    """Raise ValueError for a link beside nodes."""
+    if entry.link is not None and (
+        any(getattr(entry, name) is not None for name in _OF_NODES) or entry.share_frac != 1.0
+    ):
+        raise ValueError("link without node, type, zone and share_frac")
+
+
 class BackgroundSpec(StruckNodes):
-    """Work that others send to nodes: a constant level, once or from time to time.
+    """Work that others send to nodes, or their load of a link: a constant level, once or from time to time.
 
     It takes its share of one resource, so that fewer requests fit beside it. Speed meanwhile is
-    1 − slowdown_frac × level_frac; of several slow-downs of a node the largest counts.
+    1 − slowdown_frac × level_frac; of several slow-downs of a node the largest counts. A link has that much
+    less capacity, in both directions.
     """
 
-    resource: ResourceName = Field(description="resource that it takes")
-    level_frac: float = Field(gt=0, le=1, description="share that it takes of what the node has")
+    resource: ResourceName | None = Field(None, description="resource that it takes; this or link")
+    link: tuple[str, str] | None = Field(None, description=LINK)
+    level_frac: float = Field(gt=0, le=1, description="share that it takes of what the node or link has")
     slowdown_frac: float = Field(
         0.0, ge=0, lt=1, description="share of its speed that a node would lose at level 1"
     )
@@ -137,13 +151,21 @@ class BackgroundSpec(StruckNodes):
         once = self.at_s > 0.0 or self.duration_s is not None
         if any(recurring) and (once or not all(recurring)):
             raise ValueError("either at_s and duration_s, or both on_s and off_s")
+        _link_alone(self)
+        if (self.resource is None) == (self.link is None):
+            raise ValueError("either resource or link")
+        if self.link is not None and (self.level_frac == 1.0 or self.slowdown_frac):
+            raise ValueError("level_frac below 1 and slowdown_frac 0 with link; failures are faults")
         return self
 
 
 class FaultSpec(StruckNodes):
-    """Nodes that fail or slow down, once (at_s, duration_s) or again and again (mtbf_s, mttr_s)."""
+    """Nodes or a link that fail or slow down, once (at_s, duration_s) or recurring (mtbf_s, mttr_s)."""
 
-    factor: float = Field(0.0, ge=0, lt=1, description="speed during the fault; 0 = down")
+    link: tuple[str, str] | None = Field(None, description=LINK)
+    factor: float = Field(
+        0.0, ge=0, lt=1, description="speed, or capacity of the link, during the fault; 0 = down"
+    )
     at_s: NonNegative | None = Field(None, description="start")
     duration_s: Positive | None = Field(None, description="duration")
     planned: bool = Field(False, description="maintenance: policies know it beforehand; needs at_s")
@@ -158,4 +180,7 @@ class FaultSpec(StruckNodes):
             raise ValueError("either at_s and duration_s, or mtbf_s and mttr_s")
         if self.planned and (self.at_s is None or self.factor > 0.0):
             raise ValueError("planned with at_s and duration_s, and with factor 0")
+        _link_alone(self)
+        if self.planned and self.link is not None:
+            raise ValueError("planned of nodes: policies have no calendar of links")
         return self

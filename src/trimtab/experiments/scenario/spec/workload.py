@@ -184,6 +184,9 @@ class WorkloadSpec(Spec):
     deadline: DeadlineSpec | None = Field(None, description="deadlines; null = none")
     sessions: Popularity | None = Field(None, description="affinity keys; null = by model and adapter")
     payload_gib: Amount | None = Field(None, description="data moved to the node before service; null = none")
+    result_gib: Amount | None = Field(
+        None, description="data moved back to the client's zone, over cluster.network only; null = none"
+    )
     prompts: PromptSpec | None = Field(None, description="prompts; null = none, unless the trace has them")
     contents: ContentSpec | None = Field(None, description="contents; null = all requests differ")
     origin: Shares | None = Field(
