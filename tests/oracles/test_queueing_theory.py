@@ -106,7 +106,7 @@ def test_transfers_share_a_link_as_processor_sharing_whatever_the_sizes(sizes: s
 
 def test_a_server_that_breaks_down_holds_as_many_as_its_markov_chain() -> None:
     per_s, mtbf_s, mttr_s = 0.5, 20.0, 4.0
-    faults = fault_table((0, 0, 0, mtbf_s, mttr_s, 0, 0, 0, 0, 0.0))
+    faults = fault_table((0, 0, 0, mtbf_s, mttr_s, 0, 0, 0, 0, 0.0, 0))
     options = Options(on_failure=OnFailure.RESUME, faults=faults)
     means = [times_s(stream(cluster(1), per_s, 200_000, seed, options=options)).mean() for seed in SEEDS]
     assert_agrees(means, breakdown_number(per_s, 1.0, mtbf_s, mttr_s) / per_s)
