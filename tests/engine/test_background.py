@@ -127,7 +127,9 @@ def test_errors_of_reports_are_uniform_within_their_bounds_and_drawn_by_seed() -
 
 def test_work_from_time_to_time_is_there_for_its_share_of_time() -> None:
     """On for a second, off for three, on average: arrivals find it there a quarter of the time."""
-    rows = np.array([(0.0, 0.0, 1.0, 3.0, 1.0, 0, 0, 0, 1, 2.0)], fault_table(background(0, 0, 0, 0)).dtype)
+    rows = np.array(
+        [(0.0, 0.0, 1.0, 3.0, 1.0, 0, 0, 0, 1, 2.0, 0)], fault_table(background(0, 0, 0, 0)).dtype
+    )
     notes = seen(ONE, np.arange(0.05, 4000.0, 1.0).tolist(), Options(faults=rows))
     there = np.array([note[0] for note in notes])
     assert set(there) <= {0.0, 2.0}

@@ -14,9 +14,12 @@ from trimtab.engine.state import FLOW, NET_LINK, TRIAL, State
 
 _SPARE = 1024  # flows that have room before the arrays grow
 _DETOUR = 4  # links by which a route may be longer than any is while all links are there
-_AXES = frozenset(
-    f"net_{name}" for name in ("links", "ends", "vertices", "rows", "depth")
-) | {"flow_room", "flow_places", "fill_room", "result_rows"}
+_AXES = frozenset(f"net_{name}" for name in ("links", "ends", "vertices", "rows", "depth")) | {
+    "flow_room",
+    "flow_places",
+    "fill_room",
+    "result_rows",
+}
 _PER_FLOW = ("flows", "flow_heap", "touched_flow")
 _PER_PLACE = ("flow_link", "flow_next", "flow_before")
 FLOW_ARRAYS = (*_PER_FLOW, *_PER_PLACE, "fill_key", "fill_ref")  # a run writes them before it reads them

@@ -106,7 +106,7 @@ def test_faults_and_background_strike_links() -> None:
         (f"{TREE}, {WIDE}, switches: [east]", "", "cluster.network", "no other vertex"),
         (f"{TREE}, {WIDE}, store: gpu-1", "", "cluster.network.store", "zone or switch"),
         (f"{TREE}, {WIDE}, routing: hottest", "", "cluster.network.routing", "'ecmp'"),
-        ("tree: {nodes_per_rack: 0, nic_gib_per_s: 1}", "", "cluster.network.tree.nodes_per_rack", "equal to 1"),
+        ("tree: {nodes_per_rack: 0, nic_gib_per_s: 1}", "", "cluster.network.tree.nodes_per_rack", "to 1"),
         (f"{TREE}, {WIDE}", "faults: [{link: [east, gpu-1], at_s: 1, duration_s: 1}]", "faults[0].link",
          "two ends of a link"),
         (f"{TREE}, {WIDE}", "faults: [{link: [east, west], zone: east, at_s: 1, duration_s: 1}]", "faults[0]",

@@ -272,7 +272,7 @@ def _least_transfer_s(cluster: Cluster, nodes: NDArray[np.intp], work: NDArray[n
 
 
 def _least_flow_s(network: Network, j: int, work: NDArray[np.void]) -> Floats:
-    """Least transfer time to node j over an idle network, [requests]: no route is wider than its ends' links."""
+    """Least transfer time to node j over an idle network, [requests]: no route is wider than its ends."""
     a, into = network.n_nodes + work["zone_idx"], network.target == j
     widest_in = network.gib_per_s[into].max()
     widest_out = np.zeros(network.n_vertices)
