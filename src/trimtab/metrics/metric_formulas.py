@@ -54,8 +54,8 @@ FORMULAS: Final[dict[str, str]] = {
     "usd_per_hour": "Σₖ pₖ, of unpaid times pₖ · up ÷ window",
     "usd": "Σₖ pₖ T ÷ 3600",
     "usd_per_1k": "1000 · Σₖ pₖ T ÷ 3600 ÷ count(F)",
-    "utilisation_links_frac": "Σ GiB carried ÷ (Σ capacity · T), each direction of a link for itself; nan without "
-    "a network",
+    "utilisation_links_frac": "Σ GiB carried ÷ (Σ capacity · T), each direction of a link for itself; "
+    "nan without a network",
     "utilisation_links_var": "mean of (vₗ − v̄)², vₗ = GiB carried ÷ (capacity · T)",
     "utilisation_links_max_frac": "max vₗ",
     "fetched_gib": "counted by the host",
