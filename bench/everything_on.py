@@ -49,6 +49,25 @@ def _without_models(s: dict[str, Any]) -> None:
         entry.pop("adapter_frac", None)
 
 
+def _on_network(s: dict[str, Any]) -> None:
+    """Racks of ten, two spines and a wide area instead of links one after the other; results travel back."""
+    s["cluster"]["zones"] = {}
+    s["cluster"]["network"] = {
+        "tree": {"nodes_per_rack": 10, "nic_gib_per_s": 8, "spines": 2, "delay_s": 1e-5},
+        "wide_area": {"gib_per_s": 150},
+    }
+    s["workload"]["result_gib"] = s["workload"]["payload_gib"]
+
+
+def _with_store(s: dict[str, Any]) -> None:
+    """Models come over the network too."""
+    s["cluster"]["network"]["store"] = "west"
+
+
+NETWORKS: tuple[tuple[str, Callable[[dict[str, Any]], None]], ...] = (
+    ("over a network", _on_network),
+    ("and models from a store", _with_store),
+)
 LADDER: tuple[tuple[str, Callable[[dict[str, Any]], None]], ...] = (
     ("everything", lambda _: None),
     ("no stale telemetry, one dispatcher", _without_telemetry),
@@ -86,6 +105,12 @@ def measure(effort: Effort) -> Iterator[Measured]:
         speed = _speed(built, policy, effort)
         yield figure(speed, "million requests/s", at_least(0.8), policy=policy, figure="everything on")
         yield from _counts(built, policy)
+    own, changed = _speed(built, LADDER_POLICY, effort), copy.deepcopy(content)
+    for step, change in NETWORKS:
+        change(changed)
+        speed = _speed(_built(changed), LADDER_POLICY, effort)
+        share = [over / links for over, links in zip(speed, own, strict=True)]
+        yield figure(share, "of the speed above", at_least(0.15), policy=LADDER_POLICY, figure=step)
     reduced = copy.deepcopy(content)
     for step, take_away in LADDER:
         take_away(reduced)

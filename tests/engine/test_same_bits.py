@@ -15,7 +15,7 @@ from trimtab.domain.policy import Decider, Policy
 from trimtab.engine.calls import Calls
 from trimtab.engine.driver import Driver
 from trimtab.engine.loop import DONE, FULL, PAUSED
-from trimtab.engine.network_arrays import enlarged
+from trimtab.engine.network_state import enlarged
 from trimtab.engine.new_state import new_state
 from trimtab.engine.simulator import run
 from trimtab.engine.state import State

@@ -22,7 +22,7 @@ from trimtab.engine.bound_state import Columns
 from trimtab.engine.calls import Calls, Raised, are_runs_compiled, is_ready
 from trimtab.engine.events import COMPLETION, LOSS, PLAN, key_of
 from trimtab.engine.loop import DECIDE, FULL, MAX_IDLE_EVENTS
-from trimtab.engine.network_arrays import enlarged
+from trimtab.engine.network_state import enlarged
 from trimtab.engine.new_state import memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.python_policies import COUNT_OF_NODES

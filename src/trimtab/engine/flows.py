@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.compiled.kernel import helper
 from trimtab.engine.events import FLOW, VERSIONS, push_event
 from trimtab.engine.fair_rates import change_capacity, join_links, leave_links, mark_flow, share_out
-from trimtab.engine.routes import find_ways, lay_route
+from trimtab.engine.flow_routes import find_ways, lay_route
 from trimtab.engine.state import State
 
 INPUT, MODEL, RESULT = 1, 2, 3  # kinds of flows

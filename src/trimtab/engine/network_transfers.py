@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab.compiled.kernel import helper
+from trimtab.engine.flow_routes import there_and_back_s
 from trimtab.engine.flows import (
     INPUT,
     RESULT,
@@ -18,7 +19,6 @@ from trimtab.engine.flows import (
     share_anew,
     zone_vertex,
 )
-from trimtab.engine.routes import there_and_back_s
 from trimtab.engine.slots import announce
 from trimtab.engine.stage_inputs import note_sources, reads_outputs
 from trimtab.engine.state import State

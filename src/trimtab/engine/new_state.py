@@ -27,7 +27,7 @@ from trimtab.domain.view import (
 )
 from trimtab.engine.layout import BATCH, COPY, GROUP, KEPT, batch_rows, rows_alone, rows_with_runs
 from trimtab.engine.lru import CACHED, reuse_arrays
-from trimtab.engine.network_arrays import network_arrays
+from trimtab.engine.network_state import network_arrays
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.runs import RECENT
 from trimtab.engine.state import (

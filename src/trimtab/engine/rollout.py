@@ -22,7 +22,7 @@ from trimtab.domain.view import Plan, View, empty_plan, estimates_s, new_work
 from trimtab.engine.calls import BoundPlan, Calls, Raised, bound_plan
 from trimtab.engine.layout import COPY, GROUP, no_runs
 from trimtab.engine.loop import DONE, FULL
-from trimtab.engine.network_arrays import FLOW_ARRAYS, enlarged
+from trimtab.engine.network_state import FLOW_ARRAYS, enlarged
 from trimtab.engine.new_state import in_steps, memory_of, new_state
 from trimtab.engine.policy_errors import policy_failure
 from trimtab.engine.rollout_runs import StageRows, Start, alike_of, start_of_requests, start_of_runs

@@ -15,8 +15,8 @@ import numpy as np
 
 from trimtab.compiled.kernel import helper
 from trimtab.domain.chains import Flow
+from trimtab.engine.flow_routes import there_and_back_s
 from trimtab.engine.layout import ABSENT, NO_OUTPUT, PRESENT
-from trimtab.engine.routes import there_and_back_s
 from trimtab.engine.state import State
 
 _EACH = int(Flow.EACH)

@@ -144,6 +144,54 @@ def test_a_link_of_a_fault_needs_a_network() -> None:
     assert caught.value.field == "faults[0].link"
 
 
+ENGINES = """
+cluster:
+  types:
+    a: {memory_gib: 80, service: {kind: llm, profile: h100-llama-3.1-8b, role: prefill}}
+    b: {memory_gib: 80, service: {kind: llm, profile: h100-llama-3.1-8b, role: decode}}
+  nodes: [{type: a, count: 2, zone: east}, {type: b, count: 2, zone: east}]
+  network: {tree: {nodes_per_rack: 2, nic_gib_per_s: 3}, store: east}
+models: {m: {memory_gib: 16, load_s: 1}}
+classes: {c: {model: m, disaggregated: true, prompt_token_units: 0.05}}
+workload:
+  generate:
+    requests: 30
+    arrival: {process: poisson, rate_per_s: 4}
+    mix: {c: {share: 1}}
+    size: {sum: {output_tokens: 100, prompt_tokens: 1000}, weights: {prompt_tokens: 0.05}}
+policies: [round-robin]
+seeds: 1
+"""
+
+
+def test_kv_memory_moves_from_node_to_node_and_engines_wait_for_their_models() -> None:
+    """16 GiB to each of four nodes, and 131,072 bytes of each of 1,000 tokens from one rack to the other."""
+    done = simulate(ENGINES, mode="interpreted")
+    assert done.metrics["finished_frac"] == 1.0
+    assert done.metrics["fetched_gib"] == 4 * 16
+    assert done.links is not None
+    of_link = dict(zip(done.links["link"], done.links["carried_gib"], strict=True))
+    kv_gib = 30 * 1000 * 131_072 / 2**30
+    assert of_link["east/rack-1>east/spine-1"] == pytest.approx(kv_gib)
+    assert of_link["east/spine-1>east/rack-2"] == pytest.approx(kv_gib + 32)
+    assert of_link["east>east/spine-1"] == pytest.approx(64)
+    ends_s = done.requests["finish_s"].to_numpy()
+    assert ends_s.min() > 16 / 3 + 1.0
+
+
+def test_engines_that_fetch_models_cannot_resume() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(ENGINES + "serving: {on_failure: resume}", "mine.yaml")
+    assert (caught.value.field, caught.value.value) == ("serving.on_failure", "resume")
+
+
+def test_a_planner_simulates_on_the_network() -> None:
+    """Rollouts begin with the routes and capacities of now; here one of two spines is cut off."""
+    more = "faults: [{link: [east/spine-1, east], at_s: 1, duration_s: 30}]\n"
+    text = f"{HEAD}  network: {{{TREE}, {WIDE}}}\n{TAIL}{more}"
+    assert simulate(text, "auto", mode="interpreted").metrics["finished_frac"] == 1.0
+
+
 def test_a_run_tells_what_links_carried() -> None:
     done = simulate(f"{HEAD}  network: {{{TREE}, {WIDE}}}\n{TAIL}", mode="interpreted")
     links = done.links

@@ -28,7 +28,7 @@ from trimtab.experiments.scenario.build.engine_tables import (
     mean_service_s,
 )
 from trimtab.experiments.scenario.build.generated import Members, RequestColumns
-from trimtab.experiments.scenario.build.network_arrays import build_network
+from trimtab.experiments.scenario.build.network_graph import build_network
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
 from trimtab.experiments.scenario.spec.node_services import ModelService
 from trimtab.experiments.scenario.spec.service_classes import ItemFamily, Served, ServiceClass

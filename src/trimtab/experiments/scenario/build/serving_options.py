@@ -14,7 +14,7 @@ from trimtab.domain.view import OUTAGE, UNLIMITED
 from trimtab.engine.new_state import pooled
 from trimtab.errors import ScenarioError, UsageError
 from trimtab.experiments.scenario.build.generated import Stream, generator
-from trimtab.experiments.scenario.build.network_arrays import cable_between
+from trimtab.experiments.scenario.build.network_graph import cable_between
 from trimtab.experiments.scenario.spec.service_classes import Served
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, FaultSpec, ServingSpec, StruckNodes
 from trimtab.experiments.scenario.spec.shared_types import FloatArray, IntArray

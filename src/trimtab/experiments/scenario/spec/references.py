@@ -122,6 +122,15 @@ def _mix_field_errors(
             yield FieldError((*path, "adapter_frac"), entry.adapter_frac, f"0, or classes.{name}.adapter")
 
 
+def store_field_errors(cluster: ClusterSpec, on_failure: str) -> Iterator[FieldError]:
+    """Engines that resume: they load their models again at once, and not over the network."""
+    has_store = cluster.network is not None and cluster.network.store is not None
+    has_engines = any(kind.service is not None for kind in cluster.types.values())
+    if has_store and has_engines and on_failure == "resume":
+        expected = "restart, where node types have a service and cluster.network a store"
+        yield FieldError(("serving", "on_failure"), on_failure, expected)
+
+
 def background_field_errors(
     background: Collection[BackgroundSpec], noise: Collection[str], cluster: ClusterSpec
 ) -> Iterator[FieldError]:

@@ -21,6 +21,7 @@ from trimtab.experiments.scenario.spec.references import (
     background_field_errors,
     cluster_field_errors,
     served_field_errors,
+    store_field_errors,
     struck_field_errors,
     workload_field_errors,
 )
@@ -137,6 +138,7 @@ class Scenario(ScenarioFile, ClusterPart):
         yield from workload_field_errors(self.workload, self.served, self.cluster, self.chains)
         yield from struck_field_errors("faults", self.faults, self.cluster)
         yield from background_field_errors(self.background, self.serving.telemetry.noise_frac, self.cluster)
+        yield from store_field_errors(self.cluster, self.serving.on_failure)
 
     @property
     def served(self) -> Served:
