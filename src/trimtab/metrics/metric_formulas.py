@@ -56,8 +56,8 @@ FORMULAS: Final[dict[str, str]] = {
     "usd_per_1k": "1000 · Σₖ pₖ T ÷ 3600 ÷ count(F)",
     "utilisation_links_frac": "Σ GiB carried ÷ (Σ capacity · T), each direction of a link for itself; "
     "nan without a network",
-    "utilisation_links_var": "mean of (vₗ − v̄)², vₗ = GiB carried ÷ (capacity · T)",
-    "utilisation_links_max_frac": "max vₗ",
+    "utilisation_links_var": "mean of (yₗ − ȳ)², yₗ = GiB carried ÷ (capacity · T)",
+    "utilisation_links_max_frac": "max yₗ",
     "fetched_gib": "counted by the host",
     "returned_gib": "counted by the host",
     "stretch_mean": "mean of Cᵢ ÷ Pᵢ, i ∈ F a run, Pᵢ its longest path with the best true service times, "
