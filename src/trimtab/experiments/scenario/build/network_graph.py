@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.domain.network import Network, Routing
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
-from trimtab.experiments.scenario.spec.network_section import links_of, switches_of
+from trimtab.experiments.scenario.spec.network_links import links_of, switches_of
 
 
 def build_network(spec: ClusterSpec) -> Network | None:

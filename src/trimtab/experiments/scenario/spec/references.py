@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from trimtab.experiments.scenario.spec.cluster_section import ClusterSpec
-from trimtab.experiments.scenario.spec.network_section import links_of, network_field_errors
+from trimtab.experiments.scenario.spec.network_links import links_of, network_field_errors
 from trimtab.experiments.scenario.spec.node_services import has_seconds
 from trimtab.experiments.scenario.spec.service_classes import Served, ServiceClass
 from trimtab.experiments.scenario.spec.serving import BackgroundSpec, StruckNodes
