@@ -87,6 +87,31 @@ def test_requests_and_jobs_end_under_every_scheme(scheme: QueueScheme) -> None:
     assert not run.trains.all()
 
 
+def test_chains_have_queues_beside_requests_and_jobs() -> None:
+    """All three kinds of work in one pass; a chain of two stages is a tenant by its name."""
+    requests = small_shared()["requests"]
+    stages = {
+        "first": {"class": "answer", "size": 1},
+        "second": {"class": "answer", "after": ["first"], "size": 1},
+    }
+    requests["chains"] = {"film": {"stages": stages}}
+    requests["workload"]["generate"]["mix"] = {"answer": {"share": 1, "size": 1}, "film": {"share": 0.3}}
+    queues = {
+        "serving": {"guarantee": 0.4, "notice_s": 30, "tenants": ["answer"]},
+        "studio": {"guarantee": 0.3, "notice_s": 30, "tenants": ["film"]},
+        "default": {},
+    }
+    inputs = SHARED_KIND.build(load_any(small_shared(queues=queues, requests=requests)), 0, None)
+    run = SHARED_KIND.run(inputs, "queues", "interpreted")
+    assert run.division is not None
+    assert run.division.tree.leaf_paths[run.division.of_classes[1]] == "studio"
+    assert run.jobs.finished.any()
+    assert SHARED_KIND.measure(run)["slo_attained_frac"] > 0.5
+    unnamed = {"serving": {"tenants": ["answer"]}, "jobs": {"tenants": [""]}}
+    with pytest.raises(ScenarioError, match=r"queues: .*'film'.*a queue for this tenant"):
+        load_any(small_shared(queues=unnamed, requests=requests))
+
+
 def test_schemes_are_named_and_queues_are_needed() -> None:
     assert canonical_sharing("queues(scheme=preemption)") == "queues"
     with pytest.raises(UsageError, match=r"no such scheme.*'fair'.*one of none, flat, guarantees"):
