@@ -27,7 +27,7 @@ CLUSTERS = Path(__file__).parents[3] / "examples" / "clusters"
 
 
 def test_the_built_ins_are_there() -> None:
-    expected = "aigc-images edge-cloud llm-agents llm-chat multimodal regime-change tiny workflows"
+    expected = "aigc-images edge-cloud llm-agents llm-chat multimodal network regime-change tiny workflows"
     assert builtin_names() == tuple(expected.split())
 
 

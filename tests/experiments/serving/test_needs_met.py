@@ -53,7 +53,7 @@ def test_an_unmet_need_is_refused_by_name_with_the_remedy() -> None:
         assert refused.value.field == "policy"
         assert refused.value.value == "first"
         assert "needs zones" in str(refused.value)
-        assert refused.value.expected == "`cluster.rtt_s` between zones"
+        assert refused.value.expected == "`cluster.rtt_s` between zones, or delays of `cluster.network`"
 
 
 def test_what_can_do_without_runs_with_a_note() -> None:
