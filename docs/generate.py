@@ -27,6 +27,8 @@ from trimtab.domain.allocator import JobNeed
 from trimtab.domain.needs import Host, Need, names_of
 from trimtab.engine.provided import LIVE_RUN, SIMULATOR
 from trimtab.experiments import compare as comparing
+from trimtab.experiments.autoscaling.autoscaling_kind import AUTOSCALING_METRICS
+from trimtab.experiments.autoscaling.autoscaling_scenario import AutoscalingScenario
 from trimtab.experiments.colocation.shared_kind import SHARED_METRICS
 from trimtab.experiments.colocation.shared_scenario import SharedScenario
 from trimtab.experiments.compare_policies import compare
@@ -176,7 +178,7 @@ def metrics_page() -> str:
         f"`/admin/status` give the same names over the last minute, where it can know them: "
         f"{', '.join(f'`{family}`' for family in BALANCE_FAMILIES.values())}.\n\n"
         f"{table(('name', 'unit', 'better', 'definition', 'formula'), rows)}"
-        f"{_job_metrics()}{_shared_metrics()}{_stage_metrics()}"
+        f"{_job_metrics()}{_shared_metrics()}{_autoscaling_metrics()}{_stage_metrics()}"
     )
 
 
@@ -198,6 +200,16 @@ def _shared_metrics() -> str:
     )
 
 
+def _autoscaling_metrics() -> str:
+    """The metrics of pools that grow and shrink, without those of requests."""
+    own = [m for m in AUTOSCALING_METRICS.values() if m.name not in METRICS]
+    rows = ((f"`{m.name}`", m.unit, m.better or "–", m.definition) for m in own)
+    return (
+        "\n\n## Metrics of autoscaled pools\n\nBeside these, metrics of requests.\n\n"
+        f"{table(('name', 'unit', 'better', 'definition'), rows)}"
+    )
+
+
 def _stage_metrics() -> str:
     """The metrics of running chains."""
     rows = ((f"`{f.name}`", f.type.value, ", ".join(f.labels), f.help) for f in STAGE_FAMILIES)
@@ -215,7 +227,7 @@ def scenario_page() -> str:
         "checks a file, and `trimtab scenario schema` prints the JSON Schema for editors. "
         f"{_LEGEND}\n\n{_keys_table(scenario_schema())}\n\n## Training jobs\n\nA file with `kind: training`; "
         "`trimtab scenario show elastic-training` prints an example.\n\n"
-        f"{_keys_table(TrainingScenario.model_json_schema())}{_shared_keys()}"
+        f"{_keys_table(TrainingScenario.model_json_schema())}{_shared_keys()}{_autoscaling_keys()}"
     )
 
 
@@ -227,6 +239,16 @@ def _shared_keys() -> str:
     return (
         "\n\n## Requests and training jobs\n\nA file with `kind: shared`; `trimtab scenario show shared-cluster` "
         f"prints an example.\n\n{_keys_table(schema, seen)}"
+    )
+
+
+def _autoscaling_keys() -> str:
+    """The keys of a file of pools that grow and shrink; those of requests are told before."""
+    schema = AutoscalingScenario.model_json_schema()
+    seen = {id(schema["$defs"]["Scenario"]): "Scenario file"}
+    return (
+        "\n\n## Autoscaled pools\n\nA file with `kind: autoscaling`; `trimtab scenario show autoscaling` prints an "
+        f"example.\n\n{_keys_table(schema, seen)}"
     )
 
 

@@ -389,6 +389,14 @@ def own_allocator(example: str, folder: Path) -> None:
     assert own < 0.75 * fifo
 
 
+def autoscaled(example: str, folder: Path) -> None:
+    """All nodes cost most; a rule that follows the requests costs less."""
+    compared = tt.compare(example, seeds=1, sweep=(), jobs=1, mode="interpreted")
+    usd = {result.policy: result.metrics["usd"].mean for result in compared.results}
+    assert list(usd) == ["hpa", "knative(target=0.8)", "slo-staffing", "fixed"]
+    assert all(usd["fixed"] > 1.2 * price for name, price in usd.items() if name != "fixed")
+
+
 def own_ranges(example: str, folder: Path) -> None:
     """Both numbers are searched, one by its range; without a price for loads it is least connections."""
     (folder / "my_policy.py").write_text(example)
@@ -477,6 +485,7 @@ CHECKS: dict[str, Check | str] = {
     "ten-minutes: import trimtab as tt": ten_minutes,
     "queues: cluster:": queues,
     "queues: policy: least-expected-wait+hdrf": gateway_queues,
+    "autoscale: kind: autoscaling": autoscaled,
     "tune: # my_policy.py": own_ranges,
     "tune: record: {folder: recordings, keep_days: 7}": "e2e/test_tune_nightly.py",
     "training: # my_allocator.py": own_allocator,

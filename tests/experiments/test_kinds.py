@@ -13,7 +13,12 @@ from trimtab.experiments.kinds import SCENARIO_FILES, all_builtins, kind_of, loa
 from trimtab.experiments.scenario.scenario_parts import Parts
 from trimtab.validation.yaml_text import parsed_yaml
 
-TITLES = {"tiny": "requests", "elastic-training": "training jobs", "shared-cluster": "a shared cluster"}
+TITLES = {
+    "tiny": "requests",
+    "elastic-training": "training jobs",
+    "shared-cluster": "a shared cluster",
+    "autoscaling": "autoscaled pools",
+}
 CLUSTER = "types: {node: {accelerators: 4, memory_gib: 64}}\nnodes: [{type: node, count: 2}]\n"
 
 

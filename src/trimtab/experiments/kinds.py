@@ -1,4 +1,4 @@
-"""The kinds of work that scenarios are of: requests, training jobs, both on shared nodes.
+"""The kinds of work that scenarios are of: requests, training jobs, both on shared nodes, autoscaled pools.
 
 A scenario file is read once, its `kind` is found here once, and all that commands do with it then goes
 through the `ScenarioKind`.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, cast
 
 from trimtab.errors import TraceError, UsageError
+from trimtab.experiments.autoscaling.autoscaling_scenario import AUTOSCALED
 from trimtab.experiments.colocation.shared_scenario import SHARED_NODES
 from trimtab.experiments.compare.kind import I, Kind, R, S
 from trimtab.experiments.scenario.loader import REQUESTS
@@ -76,15 +77,19 @@ _KINDS: Final = (
     ),
     _Registered(TRAINING_JOBS, "trimtab.experiments.training.training_kind:TRAINING_KIND", _holds_jobs),
     _Registered(SHARED_NODES, "trimtab.experiments.colocation.shared_kind:SHARED_KIND", lambda trace: False),
+    _Registered(
+        AUTOSCALED, "trimtab.experiments.autoscaling.autoscaling_kind:AUTOSCALING_KIND", lambda trace: False
+    ),
 )
 SCENARIO_FILES: Final = tuple(each.files for each in _KINDS)
 
 if TYPE_CHECKING:  # each is what the registry says it is
+    from trimtab.experiments.autoscaling.autoscaling_kind import AUTOSCALING_KIND
     from trimtab.experiments.colocation.shared_kind import SHARED_KIND
     from trimtab.experiments.serving.serving_kind import SERVING
     from trimtab.experiments.training.training_kind import TRAINING_KIND
 
-    _CHECKED: tuple[AnyScenarioKind, ...] = (SERVING, TRAINING_KIND, SHARED_KIND)
+    _CHECKED: tuple[AnyScenarioKind, ...] = (SERVING, TRAINING_KIND, SHARED_KIND, AUTOSCALING_KIND)
 
 
 def load_any(given: GivenScenario, file: str = "scenario") -> ScenarioFile:
