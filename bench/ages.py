@@ -45,6 +45,7 @@ SOURCES = {
     "privacy": (*LOOP, "experiments", "privacy", "traces"),
     "shared-cluster": (*LOOP, "training", "experiments"),
     "simulator": LOOP,
+    "slurm": (*LOOP, "clusters"),
     "solvers": ("solvers",),
     "mlf-rl": (*TRAINING, "learn"),
     "table8": TRAINING,

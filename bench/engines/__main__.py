@@ -99,7 +99,7 @@ def begun(only: Iterable[str] | None) -> dict[str, Any]:
     return {
         "is_whole": False,
         "machine": machine(),
-        "versions": found | {"slurm": _first_word_after("slurm", ["sinfo", "--version"])},
+        "versions": found | {"slurm": _first_word_after("slurm-wlm", ["slurmctld", "-V"])},
         "ideal_s": ideal_s(chains()),
         "profile": {},
         "runs": {},
