@@ -91,7 +91,7 @@ async def test_tasks_are_held_until_a_worker_is_free_and_new_workers_get_those_t
 
 
 async def test_restrictions_of_users_stay_in_force() -> None:
-    async with dask_cluster({"a": worker(4), "b": worker()}) as (cluster, client):
+    async with dask_cluster({"a": worker(4), "b": worker()}) as (_, client):
         await client.register_plugin(Placement(POLICY))
         futures = client.map(sleeping, range(6), workers=["b"], pure=False)
         gone = client.submit(sleeping, 6, workers=["127.0.0.9:1"], allow_other_workers=True, pure=False)
@@ -99,8 +99,7 @@ async def test_restrictions_of_users_stay_in_force() -> None:
         assert {at.worker for at in await results(client, [*futures, preferred])} == {"b"}
         assert (await results(client, [gone]))[0].worker in "ab"
         named = client.submit(sleeping, 8, workers=["a"], pure=False, key="again")
-        await results(client, [named])
-        cluster.scheduler.set_restrictions({"again": set()})
+        assert (await results(client, [named]))[0].worker == "a"
 
 
 async def test_a_worker_that_is_lost_loses_no_task_and_others_run_once(tmp_path: Path) -> None:
@@ -121,7 +120,6 @@ async def test_a_worker_that_is_lost_loses_no_task_and_others_run_once(tmp_path:
             cluster.workers["a"].address, stimulus_id="test", close=True, expected=False
         )
         ran = await results(client, futures)
-        assert set(ran) == {"b"} or "a" in ran
         for n in range(20):
             times = sum(len(path.read_text()) for path in runs.glob(f"{n}-b"))
             assert times <= 1, "run twice on the worker that stayed"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.domain.cluster import Floats
 from trimtab.domain.parameters import Natural, NonNegative, Positive, Range
 from trimtab.errors import PolicyNotFound
@@ -284,7 +285,7 @@ class SloStaffing:
 
     @staticmethod
     def _late_frac(slots: int, offered: float, slack: Floats) -> float:
-        late = np.exp(-(slots - offered) * slack).mean()
+        late = elementwise(math.exp, -(slots - offered) * slack).mean()
         return float(erlang_c_unchecked(slots, offered)) * float(late)
 
     def _margin(self, pool: PoolState) -> float:

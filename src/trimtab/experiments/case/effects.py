@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from trimtab.compiled.elementwise import elementwise
 from trimtab.metrics import Estimate, mean_ci95
 
 
@@ -45,13 +47,14 @@ def effects(
         is_relative: whether its values are times or the like, above 0.
     """
     values = np.array([row[metric] for row in rows.values()])  # [settings, seeds]
-    values = np.log(values) if is_relative else values
+    values = elementwise(math.log, values) if is_relative else values
     signs = np.array([[1.0 if bit == "1" else -1.0 for bit in setting] for setting in rows])
     pairs = combinations(range(len(factors)), 2)
     chosen = [(k,) for k in range(len(factors))] + list(pairs)
     found = []
     for of in chosen:
-        contrast = 2.0 * (signs[:, list(of)].prod(axis=1) @ values) / len(rows)  # [seeds]
-        change = np.expm1(contrast) if is_relative else contrast
+        sign = signs[:, list(of)].prod(axis=1)
+        contrast = 2.0 * (sign[:, None] * values).sum(axis=0) / len(rows)  # [seeds]
+        change = elementwise(math.expm1, contrast) if is_relative else contrast
         found.append(Effect(tuple(factors[k] for k in of), mean_ci95(change.tolist())))
     return found
