@@ -32,7 +32,10 @@ def places(n: int, wait_s: float) -> Any:
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     made = {name: {**worker(), "options": {**worker()["options"], "name": name}} for name in ("one", "two")}
-    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0}}
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"dashboard": False, "dashboard_address": ":0", "port": 0},
+    }
     with distributed.SpecCluster(scheduler=scheduler, workers=made, silence_logs=40) as cluster:
         yield cluster
 

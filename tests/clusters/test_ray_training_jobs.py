@@ -38,7 +38,11 @@ def test_a_job_on_ray_changes_its_ranks_as_on_this_machine(tmp_path: Path) -> No
     [
         ({"nowhere": 1}, "ray", "nodes: no such node (got 'nowhere')"),
         ({"local": 99}, "ray", "nodes.local: is too many slots (got 99); expected at most 4, the CPUs"),
-        ({"local": 1}, "dask", "--on: no such place (got 'dask'); expected one of kube, processes, ray"),
+        (
+            {"local": 1},
+            "mesos",
+            "--on: no such place (got 'mesos'); expected one of dask, kube, processes, ray",
+        ),
     ],
 )
 def test_nodes_that_are_not_there_are_named(

@@ -9,9 +9,7 @@ import sys
 import pytest
 
 from trimtab.cli import completion
-from trimtab.experiments.colocation.shared_scenario import SHARED_NODES
-from trimtab.experiments.scenario import builtin_names
-from trimtab.experiments.training.training_scenario import TRAINING_JOBS
+from trimtab.experiments.kinds import SCENARIO_FILES
 from trimtab.metrics import METRICS
 from trimtab.policies import names
 from trimtab.traces.public_traces import CATALOGUE
@@ -35,7 +33,7 @@ def test_policies():
 def test_scenarios_are_the_built_in_ones_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
-    names = sorted((*builtin_names(), *SHARED_NODES.builtins(), *TRAINING_JOBS.builtins()))
+    names = sorted(name for files in SCENARIO_FILES for name in files.builtins())
     assert completion.builtin_scenarios("") == names
     assert completion.scenarios("") == [*names, "mine.yaml"]
     assert completion.scenarios("ti") == ["tiny"]

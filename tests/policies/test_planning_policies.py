@@ -338,7 +338,7 @@ def test_planned_outages_and_flaky_nodes_lose_less_work() -> None:
         begins_s = np.arange(20.0, end_s, 20.0)
         outages = np.array([(t, t + 10.0, k % 6) for k, t in enumerate(begins_s)], OUTAGE)
         planned = [once(int(o["node_idx"]), o["start_s"], o["end_s"]) for o in outages]
-        flaky = [(0.0, 0.0, 0.0, 15.0, 3.0, j, 0, 0, 0, 0.0) for j in (6, 7)]
+        flaky = [(0.0, 0.0, 0.0, 15.0, 3.0, j, 0, 0, 0, 0.0, 0) for j in (6, 7)]
         options = Options(faults=fault_table(*planned, *flaky), outages=outages, max_retries=100)
         ends = [
             run(c, r, options, find(name), seed=seed, mode="compiled").state

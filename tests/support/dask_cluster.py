@@ -35,7 +35,10 @@ def worker(threads: int = 1, **resources: float) -> dict[str, Any]:
 async def dask(workers: Mapping[str, dict[str, Any]]) -> AsyncIterator[tuple[SpecCluster, Client]]:
     """Workers by name. The scheduler checks its state after each transition."""
     named = {name: {**made, "options": {**made["options"], "name": name}} for name, made in workers.items()}
-    made = {"cls": Scheduler, "options": {"dashboard": False, "port": 0, "validate": True}}
+    made = {
+        "cls": Scheduler,
+        "options": {"dashboard": False, "dashboard_address": ":0", "port": 0, "validate": True},
+    }
     async with (
         SpecCluster(scheduler=made, workers=named, asynchronous=True, silence_logs=40) as cluster,
         Client(cluster, asynchronous=True) as client,

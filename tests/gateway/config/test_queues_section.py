@@ -17,7 +17,7 @@ GOOD = "{research: {guarantee: 0.5, limit: {gpu_gib: 60, slots: 3}, tenants: [an
     ("queues", "told"),
     [
         ("{research: {tenants: [ana]}}", "'default' too, for tenants that no queue names"),
-        ("{research: {tenants: [ana], limit: {gpus: 3}}, default: {}}", "'slots', 'gpu_gib'"),
+        ("{research: {tenants: [ana], limit: {gpus: 3}}, default: {}}", "'gpu_gib', 'slots'"),
         ("{research: {tenants: [ana], guarantee: 0.7}, default: {guarantee: 0.4}}", "they add up to 1.1"),
         ("{research: {tenants: [ana], guarantee: 0.7, limit: 0.5}, default: {}}", "at least its guarantee"),
         ("{research: {tenants: [ana], user_limit: 0}, default: {}}", "queues.research.user_limit"),

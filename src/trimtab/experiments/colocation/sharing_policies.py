@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from trimtab.domain.parameters import Count, Natural, NonNegative, OneOrMore, Range
-from trimtab.domain.queue_tree import QueueScheme
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT
 from trimtab.domain.training_jobs import Floats
-from trimtab.errors import PolicyNotFound, UsageError
+from trimtab.errors import PolicyNotFound
 from trimtab.validation.named_classes import label_of, parse_call, values_of
 
 
@@ -85,15 +84,10 @@ class InQueues:
 
     name: ClassVar[str] = "queues"
     is_partition: ClassVar[bool] = False
-    scheme: str = QueueScheme.PREEMPTION.value
+    scheme: Literal["none", "flat", "guarantees", "preemption", "h-drf"] = "preemption"
     reserve_frac: NonNegative = 0.25
     spare: Natural = 1
     rounds: Count = 3
-
-    def __post_init__(self) -> None:
-        if self.scheme not in list(QueueScheme):
-            expected = f"one of {', '.join(QueueScheme)}"
-            raise UsageError("no such scheme", field="queues.scheme", value=self.scheme, expected=expected)
 
 
 Sharing: TypeAlias = Static | Lending | MuxFlow | InQueues

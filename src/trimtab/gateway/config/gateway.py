@@ -215,7 +215,7 @@ class GatewayConfig(Spec):
             expected = f"a queue {DEFAULT_QUEUE!r} too, for tenants that no queue names"
             yield FieldError(("queues",), list(self.queues), expected)
         settings = (*self.nodes, *self.discovery.templates)
-        there = {"slots", *(str(name) for node in settings for name in node.capacity.resources)}
+        there = sorted({"slots", *(str(name) for node in settings for name in node.capacity.resources)})
         for name in named_resources(self.queues):
             yield from known(("queues",), name, there, "resource, declared in `capacity` of nodes")
 
