@@ -6,7 +6,6 @@ import ast
 import inspect
 import json
 import re
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ from trimtab.experiments.autoscaling.autoscaling_kind import AUTOSCALING_METRICS
 from trimtab.experiments.autoscaling.autoscaling_scenario import AutoscalingScenario
 from trimtab.experiments.colocation.shared_kind import SHARED_METRICS
 from trimtab.experiments.colocation.shared_scenario import SharedScenario
-from trimtab.experiments.compare_policies import compare
 from trimtab.experiments.scenario import scenario_schema
 from trimtab.experiments.training.training_scenario import TrainingScenario
 from trimtab.forecast import queueing
@@ -512,34 +510,7 @@ def _defined(module: ModuleType) -> list[str]:
     return sorted(n for n in own if not n.startswith("_"))
 
 
-FIGURE = ("round-robin", "power-of-d", "least-connections", "least-expected-completion", "late-binding")
-
-
-def figure() -> str:
-    """Mean completion time by policy on aigc-images at load 0.8 over ten seeds, as bars, simulated when it is drawn."""
-    found = compare("aigc-images", FIGURE, 10, load=0.8, sweep=(), jobs=1, mode="compiled")
-    means = {
-        r.policy: statistics.fmean(run.metrics["completion_mean_s"] for run in r.runs) for r in found.results
-    }
-    scale, rows = 520 / max(means.values()), []
-    for i, (name, mean_s) in enumerate(means.items()):
-        y, width = 50 + 34 * i, scale * mean_s
-        rows.append(
-            f'<text x="210" y="{y + 16}" text-anchor="end">{name}</text>\n'
-            f'<rect x="220" y="{y}" width="{width:.0f}" height="22" fill="#546e7a"/>\n'
-            f'<text x="{228 + width:.0f}" y="{y + 16}">{mean_s:,.0f} s</text>\n'
-        )
-    height = 60 + 34 * len(rows)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" font-family="sans-serif" font-size="14">\n'
-        f'<rect width="820" height="{height}" rx="8" fill="#ffffff"/>\n'
-        '<text x="20" y="30" font-weight="600">Mean completion time, 100 GPU nodes, load 0.8</text>\n'
-        f"{''.join(rows)}</svg>\n"
-    )
-
-
 PAGES: dict[str, Callable[[], str]] = {
-    "images/policies.svg": figure,
     "concepts/needs.md": needs_page,
     "allocators/index.md": allocators_page,
     **{f"allocators/{name}.md": lambda name=name: allocator_page(name) for name in NAMES_OF_ALLOCATORS},

@@ -151,7 +151,7 @@ def judged(study: CaseStudy) -> list[Judged]:
 
 def _cause(study: CaseStudy, cause: str) -> Judged:
     """A cause overloads some nodes while others idle: work waits longer, although slots stay idle."""
-    claim = Claim(f"{cause.capitalize()} overloads some nodes while others idle (under round robin).")
+    claim = Claim(f"{cause.capitalize()}: some nodes are overloaded while others idle (under round robin).")
     waits = mean_ci95(
         differences(
             study.causes[cause]["round-robin"]["queueing_mean_s"],

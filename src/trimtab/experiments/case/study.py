@@ -58,7 +58,6 @@ STRATEGIES: Final = (
     Strategy("priorities to fast GPUs", "priority-reservation" + ORDER),
     Strategy("predicted, preallocated", PLACED),
     Strategy("routed by congestion", "congestion-aware"),
-    Strategy("learned, residual", "learned-residual"),
     Strategy("late binding", "late-binding"),
     Strategy("split", RULE, CACHED | {"split"}),
     Strategy("split, features cached", RULE, CACHED | {"split", "feature cache"}),
