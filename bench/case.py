@@ -57,8 +57,8 @@ are not part of this study yet; compression is a ratio and seconds that were ass
 trained on generated clusters (`make case-train`), those called *transferred* on this workload with other
 seeds after that.
 
-Smoothing and ARIMA have equal rows: with one dispatcher and fresh reports there is nothing to forecast, and the policy
-decides as without.
+Smoothing and ARIMA have equal rows: with one dispatcher and fresh reports there is nothing to forecast, and
+the policy decides as without.
 """
 
 
