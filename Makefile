@@ -33,7 +33,7 @@
 # make bench-caches  hit rates beside the best possible, into bench/caches.json and docs/benchmarks/caches.md (4 minutes)
 # make bench-agents  speed of the environments for agents, and what each reward buys, into bench/agents.json and docs/benchmarks/agents.md (2 minutes)
 # make bench-privacy  how far decisions move on shared traces, into bench/privacy.json and docs/benchmarks/privacy.md (10 minutes)
-# make case  the case study of 100 nodes, into bench/case.json and docs/case (10 minutes); `trimtab case --quick` in one
+# make case  the case study of 100 nodes, into bench/case.json and docs/case (10 minutes); `trimtab case --quick` in two
 # make case-train  trains its learned policies, into bench/case-*.safetensors (10 minutes)
 # make bench-imitation  networks that make plans beside optima and rules, into bench/imitation.json and docs/benchmarks/imitation.md (8 minutes)
 # make bench-private-learning  what encrypted sums and private training cost, into bench/private-learning.json and its page (3 minutes)
