@@ -44,7 +44,8 @@ HEAD = """<!-- Made by `make case` from what it measured; `python -m bench.case 
 100 GPU nodes of four kinds serve 10,000 images of unlike cost and size. The cluster, the load and each
 strategy are those of the source that this project began with; its claims stand beside what was measured.
 `trimtab case` runs the study on your machine, `trimtab case --quick` in one or two minutes. All figures
-are simulated; `src/trimtab/experiments/case` has the study, and says which numbers of the workload are made up.
+are simulated; `src/trimtab/experiments/case` has the study, and says which numbers of the workload are made
+up.
 
 ![Mean completion time by strategy](strategies.svg)
 

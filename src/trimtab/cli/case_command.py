@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def case(
     quick: Annotated[
-        bool, typer.Option("--quick", help="A seventh of the images, at one load: two minutes, wide intervals.")
+        bool, typer.Option("--quick", help="A seventh of the images, one load: two minutes, wide intervals.")
     ] = False,
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=2, help="Seeds, 2 or more; default: 3.", show_default=False)
