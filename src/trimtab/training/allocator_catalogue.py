@@ -25,6 +25,7 @@ from trimtab.training.restart_costs import RESTART_COSTS, RestartCost
 from trimtab.validation.named_classes import (
     class_at,
     label_of,
+    made_of,
     parse_call,
     section,
     values_of,
@@ -114,13 +115,13 @@ def describe_allocator(name: str) -> Description:
 
 def clock_of(text: str) -> Clock:
     """The clock of a text such as "rounds(period_s=60)"."""
-    made: Clock = _named_part("clock", text, CLOCKS)
+    made: Clock = made_of(text, CLOCKS, "clock", "clock")
     return made
 
 
 def restart_cost_of(text: str) -> RestartCost:
     """The restart cost of a text such as "flat(seconds_s=30)"."""
-    made: RestartCost = _named_part("restart", text, RESTART_COSTS)
+    made: RestartCost = made_of(text, RESTART_COSTS, "restart", "restart")
     return made
 
 
@@ -130,15 +131,6 @@ def placement_of(name: str) -> PlacementRule:
         expected = f"one of {', '.join(PLACEMENT_RULES)}"
         raise UsageError("no such placement rule", field="placement", value=name, expected=expected)
     return PLACEMENT_RULES[name]
-
-
-def _named_part(field: str, text: str, known: dict[str, Any]) -> Any:
-    call = parse_call(text)
-    if call is None or call[0] not in known:
-        expected = f"one of {', '.join(known)}, with (parameter=value, …) if need be"
-        raise UsageError(f"no such {field}", field=field, value=text, expected=expected)
-    cls = known[call[0]]
-    return cls(**values_of(cls, *call))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +34,21 @@ def parse_call(text: str) -> tuple[str, str] | None:
     """Name and arguments of "name" or "name(parameter=value, …)"; None for anything else."""
     match = _CALL.fullmatch(text)
     return (match[1], match[2] or "") if match else None
+
+
+def made_of(
+    text: str, classes: Mapping[str, Any], what: str, field: str, error: type[UsageError] = UsageError
+) -> Any:
+    """The object that a text such as "name(parameter=value)" stands for, of one of these classes by name.
+
+    Raises `error` for an unknown name, UsageError for values that the class does not take.
+    """
+    call = parse_call(text)
+    if call is None or call[0] not in classes:
+        expected = f"one of {', '.join(classes)}, with (parameter=value, …) if need be"
+        raise error(f"no such {what}", field=field, value=text, expected=expected)
+    cls = classes[call[0]]
+    return cls(**values_of(cls, *call))
 
 
 def label_of(name: str, made: object, text: Callable[[Any], str] = str) -> str:

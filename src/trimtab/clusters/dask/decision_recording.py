@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trimtab.clusters.dask.recording_file import RecordedNode, RunRecording
 from trimtab.clusters.dask.worker_choice import RESOURCES, capacity_of, demand_of, gpus_of
+from trimtab.clusters.placement.recording_file import RecordedNode, RunRecording
 
 _OUTCOMES: Final = {
     "memory": "done",

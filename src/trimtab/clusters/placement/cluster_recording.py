@@ -6,24 +6,18 @@ a class are its mean seconds on nodes of a type. What is not in a trace: names o
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Generic
+from typing import Final, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.clusters.placement.ledger import CPU, GIB, MEMORY, WHOLE_GPU, Ledger, NodeT, WorkloadT
-from trimtab.errors import UsageError
-from trimtab.traces.gateway_format import VERSION, file_name, new_recording_id
+from trimtab.clusters.placement.recording_file import RecordedNode, RunRecording
 
 _RESOURCES: Final = ("cpu_cores", "ram_gib", "gpu_milli")
-_UNKNOWN_S: Final = 1.0  # of a class of which no workload has ended
 
 
 class Recording(Generic[NodeT, WorkloadT]):
@@ -50,70 +44,30 @@ class Recording(Generic[NodeT, WorkloadT]):
 
         Raises UsageError where the folder cannot be written.
         """
-        self._ledger, self._suited, self._takes, self._unit = ledger, suited, takes, unit
+        self._ledger, self._suited, self._takes = ledger, suited, takes
         self._begun_s, self._begun_wall_s = time.monotonic(), time.time()
-        self._recording = new_recording_id()
-        path = folder / file_name(self._recording, 0, 1)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            expected = "a folder that can be written"
-            raise UsageError(str(error), field="--record", value=str(folder), expected=expected) from error
-        self._policy = policy
-        self._nodes: dict[str, int] = {}  # name → position
-        self._types: list[str] = []
-        self._up: dict[str, bool] = {}
-        self._classes: dict[tuple[Any, ...], str] = {}
-        self._demand: dict[str, tuple[float, float, float]] = {}
-        self._served_by: dict[str, list[int]] = {}
-        self._seconds: dict[tuple[str, str], list[float]] = defaultdict(
-            list
-        )  # (class, type) → of workloads that ended
-        self._capacity: list[list[float]] = []
-        self._price: list[float] = []
+        self._file = RunRecording(folder, policy, resources=_RESOURCES, unit=unit, field="--record")
         self._seen_s: dict[str, float] = {}
         self._waiting: dict[str, WorkloadT] = {}
         self._running: dict[str, WorkloadT] = {}
         self._begun_at: dict[str, tuple[float, str]] = {}  # uid → when, on which node
-        self._is_headed = False
 
     def nodes_listed(self) -> None:
         """Write the head, once all nodes are known."""
-        if self._is_headed:
-            return
-        nodes = [self._row(node) for node in self._ledger.nodes]
-        self._is_headed = True
-        self._write(
-            record="head",
-            at_s=0.0,
-            format=VERSION,
-            recording=self._recording,
-            worker=0,
-            process=os.getpid(),
-            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-            policy=self._policy,
-            shadow="",
-            seed=0,
-            nodes=nodes,
-            classes=[],
-            options={"resources": "bound", "lookahead": 64, "lane_per_class": True},
-        )
+        if not self._file.is_headed:
+            self._file.head([self._node(node) for node in self._ledger.nodes])
 
     def node_changed(self, name: str) -> None:
         """Note a node that came, went, or takes work no more."""
         ledger, at_s = self._ledger, self._now_s()
         j = ledger.index.get(name)
         is_up = j is not None and self._takes(ledger.nodes[j])
-        was_up = self._up.get(name)
-        if not self._is_headed or is_up == was_up:
+        if not self._file.is_headed or is_up == self._file.up.get(name):
             return
-        if j is not None and name not in self._nodes:
-            self._write(record="node", at_s=at_s, what="added", node=self._row(ledger.nodes[j]))
-        elif name in self._nodes:
-            what = "up" if is_up else "drained" if j is not None else "removed"
-            self._write(record="node", at_s=at_s, what=what, node={"idx": self._nodes[name], "name": name})
-        self._up[name] = is_up
+        if j is not None and name not in self._file.nodes:
+            self._file.add(self._node(ledger.nodes[j]), at_s)
+        elif name in self._file.nodes:
+            self._file.mark(name, "up" if is_up else "drained" if j is not None else "removed", at_s)
 
     def came(self, workload: WorkloadT, *, was_there: bool = False) -> None:
         """A workload waits. `was_there`: since before it was seen, so it counts from its creation."""
@@ -140,11 +94,9 @@ class Recording(Generic[NodeT, WorkloadT]):
         for workload in self._running.values():
             self._write_workload(workload, "unknown")
         for uid, workload in self._waiting.items():
-            at_s, arrival_s = round(self._now_s(), 6), round(self._seen_s[uid], 6)
-            row = {"class": self._class_of(workload), "outcome": "refused", "status": 503, "units": 1.0}
-            self._write(arrival_s=arrival_s, finish_s=at_s, priority=workload.priority, **row)
-        self._write_learned()
-        os.close(self._fd)
+            seen_s, cls = self._seen_s[uid], self._class_of(workload)
+            self._file.never_ran(cls, seen_s=seen_s, now_s=self._now_s(), priority=workload.priority)
+        self._file.close(self._now_s())
 
     def _at_s(self, workload: WorkloadT, was_there: bool) -> float:
         now_s, since_s = self._now_s(), workload.created_s - self._begun_wall_s
@@ -153,88 +105,33 @@ class Recording(Generic[NodeT, WorkloadT]):
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
 
-    def _write(self, **fields: Any) -> None:
-        os.write(self._fd, json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
-
     def _write_workload(self, workload: WorkloadT, outcome: str) -> None:
         begun_s, name = self._begun_at.pop(workload.uid)
-        now_s, cls = self._now_s(), self._class_of(workload)
-        if name not in self._nodes:
-            return
-        if outcome == "done":
-            self._seconds[cls, self._types[self._nodes[name]]].append(now_s - begun_s)
-        seen_s = self._seen_s.get(workload.uid, begun_s)
-        self._write(
-            **{"class": cls},
-            arrival_s=round(seen_s, 6),
-            finish_s=round(now_s, 6),
-            started_s=round(begun_s, 6),
-            wait_s=round(begun_s - seen_s, 6),
-            service_s=round(now_s - begun_s, 6),
-            units=1.0,
+        self._file.ran(
+            self._class_of(workload),
+            name,
+            outcome,
+            seen_s=self._seen_s.get(workload.uid, begun_s),
+            begun_s=begun_s,
+            ended_s=self._now_s(),
             priority=workload.priority,
-            node=self._nodes[name],
-            outcome=outcome,
         )
 
-    def _row(self, node: NodeT) -> dict[str, Any]:
-        """A node with the next position; what it offers is noted."""
-        self._nodes[node.name] = len(self._nodes)
-        self._types.append(node.type_name)
-        self._up[node.name] = self._takes(node)
+    def _node(self, node: NodeT) -> RecordedNode:
+        """A node, and what it offers."""
         has, names = node.allocatable, self._ledger.resources
         gpus = has.get(names.share, 0) or WHOLE_GPU * sum(has.get(name, 0) for name in names.gpus)
-        self._capacity.append([has.get(CPU, 0) / 1000.0, has.get(MEMORY, 0) / GIB, float(gpus)])
-        self._price.append(node.usd_per_hour)
-        return {
-            "idx": self._nodes[node.name],
-            "name": node.name,
-            "type": node.type_name,
-            "slots": max(1, has.get(names.each, 0)),
-            "max_tokens": 0,
-            "health": "up" if self._up[node.name] else "draining",
-        }
-
-    def _class_of(self, workload: WorkloadT) -> str:
-        demand = workload.demand
-        suited = self._suited(workload)
-        names = (self._ledger.nodes[j].name for j in np.flatnonzero(suited))
-        served_by = sorted(self._nodes[name] for name in names if name in self._nodes)
-        key = (*demand, *served_by)
-        if key not in self._classes:
-            text = f"{demand[0]:g} cores, {demand[1]:g} GiB, {demand[2] / WHOLE_GPU:g} GPUs"
-            same = sum(name.partition(" (")[0] == text for name in self._classes.values())
-            name = self._classes[key] = f"{text} ({same + 1})" if same else text
-            self._demand[name], self._served_by[name] = demand, served_by
-        return self._classes[key]
-
-    def _write_learned(self) -> None:
-        """Estimates of classes by type, and what nodes offer and workloads take."""
-        at_s = round(self._now_s(), 6)
-        types = list(dict.fromkeys(self._types))
-        classes = [
-            {
-                "name": cls,
-                "unit": self._unit,
-                "fixed_s": {name: self._mean_s(cls, name) for name in types},
-                "unit_s": dict.fromkeys(types, 0.0),
-                "served_by": served_by,
-            }
-            for cls, served_by in self._served_by.items()
-        ]
-        self._write(record="estimates", at_s=at_s, classes=classes)
-        self._write(
-            record="signals",
-            at_s=at_s,
-            resources=_RESOURCES,
-            capacity=self._capacity,
-            demand=self._demand,
-            usd_per_hour=self._price,
+        return RecordedNode(
+            node.name,
+            node.type_name,
+            max(1, has.get(names.each, 0)),
+            (has.get(CPU, 0) / 1000.0, has.get(MEMORY, 0) / GIB, float(gpus)),
+            self._takes(node),
+            node.usd_per_hour,
         )
 
-    def _mean_s(self, cls: str, type_name: str) -> float:
-        """Mean seconds on a type, else on any type."""
-        own = self._seconds.get((cls, type_name)) or [
-            each for (name, _), all_of in self._seconds.items() if name == cls for each in all_of
-        ]
-        return float(np.mean(own)) if own else _UNKNOWN_S
+    def _class_of(self, workload: WorkloadT) -> str:
+        demand, nodes = workload.demand, self._ledger.nodes
+        text = f"{demand[0]:g} cores, {demand[1]:g} GiB, {demand[2] / WHOLE_GPU:g} GPUs"
+        suited = [nodes[j].name for j in np.flatnonzero(self._suited(workload))]
+        return self._file.class_of(text, demand, suited)

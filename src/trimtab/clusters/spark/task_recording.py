@@ -6,17 +6,22 @@ a node. What each host made of expected seconds is the estimate of its type. Dec
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trimtab.clusters.placement.recording_file import (
+    RecordedNode,
+    head_row,
+    line_of,
+    new_file,
+    node_row,
+)
 from trimtab.clusters.spark.placed_jobs import ITEM, Placed, TaskRun
 from trimtab.clusters.spark.spark_driver import SparkRest
 from trimtab.errors import UsageError
-from trimtab.traces.gateway_format import VERSION, file_name, new_recording_id
+from trimtab.traces.gateway_format import file_name, new_recording_id
 
 
 def record(placed: Placed, folder: str | Path) -> Path:
@@ -26,50 +31,23 @@ def record(placed: Placed, folder: str | Path) -> Path:
         expected = "an action on its RDD first, such as collect"
         raise UsageError("no task has ended", field="rdd", expected=expected)
     lost_s = SparkRest(placed.rdd.context).lost_hosts_s()
-    lines = [json.dumps(row, separators=(",", ":")) + "\n" for row in _rows(placed, runs, lost_s)]
-    folder = Path(folder)
-    path = folder / file_name(new_recording_id(), 0, 1)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.writelines(lines)
-    except OSError as error:
-        expected = "a folder that can be written"
-        raise UsageError(str(error), field="folder", value=str(folder), expected=expected) from error
-    return path
+    recording, folder = new_recording_id(), Path(folder)
+    lines = [line_of(row) for row in _rows(placed, recording, runs, lost_s)]
+    with open(new_file(folder, recording, "folder"), "wb") as file:
+        file.writelines(lines)
+    return folder / file_name(recording, 0, 1)
 
 
-def _rows(placed: Placed, runs: list[TaskRun], lost_s: dict[str, float]) -> list[dict[str, Any]]:
+def _rows(
+    placed: Placed, recording: str, runs: list[TaskRun], lost_s: dict[str, float]
+) -> list[dict[str, Any]]:
     begun_s = min(run.begun_s for run in runs)
     slots = {host.name: host.slots for host in placed.hosts}
     names = [*slots, *sorted({run.host for run in runs} - slots.keys())]
     types = [f"speed {placed.speeds.get(name, 1.0):g}" for name in names]
-    nodes = [
-        {
-            "idx": j,
-            "name": name,
-            "type": types[j],
-            "slots": slots.get(name, 1),
-            "max_tokens": 0,
-            "health": "up",
-        }
-        for j, name in enumerate(names)
-    ]
-    head = {
-        "record": "head",
-        "at_s": 0.0,
-        "format": VERSION,
-        "recording": new_recording_id(),
-        "worker": 0,
-        "process": os.getpid(),
-        "started_utc": datetime.fromtimestamp(begun_s, UTC).isoformat(timespec="seconds"),
-        "policy": placed.policy,
-        "shadow": "",
-        "seed": 0,
-        "nodes": nodes,
-        "classes": [],
-        "options": {"lookahead": 64},
-    }
+    nodes = [node_row(j, RecordedNode(name, types[j], slots.get(name, 1))) for j, name in enumerate(names)]
+    started = datetime.fromtimestamp(begun_s, UTC)
+    head = head_row(recording, started, placed.policy, nodes, {"lookahead": 64})
     ends = [_item_row(placed, names, item, of_item, begun_s) for item, of_item in _by_item(runs)]
     rows = [head, *ends]
     for name in (name for name in names if name in lost_s):

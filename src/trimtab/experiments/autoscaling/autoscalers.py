@@ -18,7 +18,7 @@ from trimtab.domain.parameters import Natural, NonNegative, Positive, Range
 from trimtab.errors import PolicyNotFound
 from trimtab.forecast.queueing.erlang import erlang_c_unchecked
 from trimtab.policies.shared.demand_forecast import ForecasterName, forecast_means
-from trimtab.validation.named_classes import label_of, parse_call, values_of
+from trimtab.validation.named_classes import label_of, made_of
 
 STEPS = 64  # of the past, that forecasts read
 SCALE_UP_NODES, SCALE_UP_RATIO = 4, 2.0  # of Kubernetes in 15 s, whichever is more
@@ -307,11 +307,7 @@ def find_autoscaler(spec: str | Autoscaler) -> Autoscaler:
     """The rule of a text such as "hpa(target=0.6)". Raises UsageError."""
     if not isinstance(spec, str):
         return spec
-    call = parse_call(spec)
-    if call is None or call[0] not in AUTOSCALERS:
-        expected = f"one of {', '.join(AUTOSCALERS)}, with (parameter=value, …) if need be"
-        raise PolicyNotFound("no such autoscaler", field="policy", value=spec, expected=expected)
-    made: Autoscaler = AUTOSCALERS[call[0]](**values_of(AUTOSCALERS[call[0]], *call))
+    made: Autoscaler = made_of(spec, AUTOSCALERS, "autoscaler", "policy", PolicyNotFound)
     return made
 
 

@@ -10,7 +10,7 @@ from trimtab.domain.parameters import Count, Natural, NonNegative, OneOrMore, Ra
 from trimtab.domain.service_loads import SLOWDOWN_LIMIT
 from trimtab.domain.training_jobs import Floats
 from trimtab.errors import PolicyNotFound
-from trimtab.validation.named_classes import label_of, parse_call, values_of
+from trimtab.validation.named_classes import label_of, made_of
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,7 @@ def find_sharing(spec: str | Sharing) -> Sharing:
     """The way of sharing of a text such as "static(nodes=8)". Raises UsageError."""
     if isinstance(spec, Static | Lending | MuxFlow | InQueues):
         return spec
-    call = parse_call(spec)
-    if call is None or call[0] not in SHARINGS:
-        expected = f"one of {', '.join(SHARINGS)}, with (parameter=value, …) if need be"
-        raise PolicyNotFound("no such way of sharing", field="policy", value=spec, expected=expected)
-    made: Sharing = SHARINGS[call[0]](**values_of(SHARINGS[call[0]], *call))
+    made: Sharing = made_of(spec, SHARINGS, "way of sharing", "policy", PolicyNotFound)
     return made
 
 

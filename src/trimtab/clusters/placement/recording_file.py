@@ -6,16 +6,16 @@ seconds on nodes of a type. Which runs there were, and which nodes, the caller t
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import orjson
 
 from trimtab.errors import UsageError
 from trimtab.traces.gateway_format import VERSION, NodeEvent, file_name, new_recording_id
@@ -30,9 +30,63 @@ class RecordedNode:
     name: str
     type: str
     slots: int
-    capacity: tuple[float, ...]  # of each resource
+    capacity: tuple[float, ...] = ()  # of each resource
     is_up: bool = True
     usd_per_hour: float = 0.0
+
+
+def new_file(folder: Path, recording: str, field: str) -> int:
+    """A new file of a recording in the folder, open for writing. Raises UsageError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / file_name(recording, 0, 1)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        expected = "a folder that can be written"
+        raise UsageError(str(error), field=field, value=str(folder), expected=expected) from error
+
+
+def line_of(fields: Mapping[str, Any]) -> bytes:
+    """A line of the file."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def head_row(
+    recording: str,
+    started: datetime,
+    policy: str,
+    nodes: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The first line of the file, with nodes of `node_row`."""
+    return {
+        "record": "head",
+        "at_s": 0.0,
+        "format": VERSION,
+        "recording": recording,
+        "worker": 0,
+        "process": os.getpid(),
+        "started_utc": started.isoformat(timespec="seconds"),
+        "policy": policy,
+        "shadow": "",
+        "seed": seed,
+        "nodes": nodes,
+        "classes": [],
+        "options": options,
+    }
+
+
+def node_row(idx: int, node: RecordedNode) -> dict[str, Any]:
+    """A node at its position."""
+    return {
+        "idx": idx,
+        "name": node.name,
+        "type": node.type,
+        "slots": node.slots,
+        "max_tokens": 0,
+        "health": "up" if node.is_up else "draining",
+    }
 
 
 class RunRecording:
@@ -49,13 +103,7 @@ class RunRecording:
         self, folder: Path, policy: str, *, resources: Sequence[str], unit: str, seed: int = 0, field: str
     ) -> None:
         self._recording = new_recording_id()
-        path = folder / file_name(self._recording, 0, 1)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            expected = "a folder that can be written"
-            raise UsageError(str(error), field=field, value=str(folder), expected=expected) from error
+        self._fd = new_file(folder, self._recording, field)
         self._policy, self._resources, self._unit, self._seed = policy, resources, unit, seed
         self.nodes: dict[str, int] = {}  # name → position
         self.up: dict[str, bool] = {}
@@ -69,21 +117,9 @@ class RunRecording:
     def head(self, nodes: Sequence[RecordedNode]) -> None:
         """Write the head, once all nodes are known."""
         self.is_headed = True
-        self._write(
-            record="head",
-            at_s=0.0,
-            format=VERSION,
-            recording=self._recording,
-            worker=0,
-            process=os.getpid(),
-            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-            policy=self._policy,
-            shadow="",
-            seed=self._seed,
-            nodes=[self._row(node) for node in nodes],
-            classes=[],
-            options={"resources": "bound", "lookahead": 64, "lane_per_class": True},
-        )
+        rows = [self._row(node) for node in nodes]
+        options = {"resources": "bound", "lookahead": 64, "lane_per_class": True}
+        self._write(**head_row(self._recording, datetime.now(UTC), self._policy, rows, options, self._seed))
 
     def add(self, node: RecordedNode, at_s: float) -> None:
         """A node has come."""
@@ -146,21 +182,14 @@ class RunRecording:
         os.close(self._fd)
 
     def _write(self, **fields: Any) -> None:
-        os.write(self._fd, orjson.dumps(fields) + b"\n")
+        os.write(self._fd, line_of(fields))
 
     def _row(self, node: RecordedNode) -> dict[str, Any]:
         """A node with the next position."""
         self.nodes[node.name] = len(self._known)
         self._known.append(node)
         self.up[node.name] = node.is_up
-        return {
-            "idx": self.nodes[node.name],
-            "name": node.name,
-            "type": node.type,
-            "slots": node.slots,
-            "max_tokens": 0,
-            "health": "up" if node.is_up else "draining",
-        }
+        return node_row(self.nodes[node.name], node)
 
     def _write_learned(self, at_s: float) -> None:
         """Estimates of classes by type, and what nodes offer and runs take."""
