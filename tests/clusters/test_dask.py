@@ -316,3 +316,15 @@ async def test_a_version_that_lacks_a_hook_is_refused_by_name() -> None:
         with pytest.raises(UsageError, match=rf"distributed {distributed.__version__} lacks .*remove_worker"):
             refuse_lacking(cluster.scheduler, OldPlugin)
         refuse_lacking(cluster.scheduler, distributed.diagnostics.plugin.SchedulerPlugin)
+
+
+async def test_a_trace_is_whole_where_the_scheduler_ends_right_after_the_plugin(tmp_path: Path) -> None:
+    """Before the next tick, by which a plugin that was taken out is noticed."""
+    async with dask_cluster({"a": worker()}) as (_, client):
+        await client.register_plugin(Placement(POLICY, record=str(tmp_path)))
+        await results(client, client.map(sleeping, range(3), pure=False))
+        await client.unregister_scheduler_plugin("trimtab")
+    (file,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row.get("record") for row in rows[-2:]] == ["estimates", "signals"]
+    assert [row["outcome"] for row in rows if "outcome" in row] == ["done"] * 3

@@ -165,6 +165,10 @@ class Placer:
             self._recording.close()
             self._recording = None
 
+    def teardown(self) -> None:
+        """The scheduler ends: it tells extensions, also one whose plugin was taken out a moment before."""
+        self.end()
+
     # Decisions.
 
     def _hold(self, ts: Any) -> None:

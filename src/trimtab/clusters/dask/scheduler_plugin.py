@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trimtab.policies.catalogue import PolicySpec
 
 _TICK_S: Final = 0.25  # between two looks at what Dask tells no plugin: workers that pause, tasks that secede
-_HOOKS: Final = ("start", "update_graph", "transition", "add_worker", "remove_worker", "restart", "close")
+_HOOKS: Final = ("start", "update_graph", "transition", "add_worker", "remove_worker", "restart")
 _READ: Final = {  # what else of Dask is used, which is no part of its interface of plugins
     "Scheduler": "tasks workers running unrunnable valid_workers transitions log_event no_workers_timeout "
     "periodic_callbacks extensions plugins",
@@ -142,12 +142,6 @@ class Placement(SchedulerPlugin):
         """The scheduler has forgotten all tasks."""
         if self._told is not None:
             self._told.restarted()
-
-    async def close(self) -> None:
-        """The scheduler ends."""
-        if self._placer is not None:
-            self._ticks.stop()
-            self._placer.end()
 
 
 def refuse_lacking(scheduler: Any, plugin: Any) -> None:
