@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,6 +86,16 @@ def run_autoscaled(inputs: AutoscalingInputs, rule: Autoscaler, mode: str = "aut
     return _Scaled(inputs, rule, mode).run()
 
 
+class _Period(NamedTuple):
+    """What a period showed that is no pool's own."""
+
+    t: int
+    now_s: float  # its end
+    first: int  # request that arrived in it …
+    last: int  # … and the first one after it
+    held: int  # requests that no node serves at its end
+
+
 class _Scaled:
     """One run."""
 
@@ -106,8 +117,9 @@ class _Scaled:
         self._starts = 0
         self._answers: list[list[int]] = [[] for _ in inputs.pools]
         self._changed_s = [-math.inf for _ in inputs.pools]
-        self._shown: list[dict[str, list[float]]] = [
-            {"concurrency": [], "busy": [], "arrivals": [], "attained": []} for _ in inputs.pools
+        self._attained = np.full(rounds, np.nan)  # [periods] of requests that ended, the share in time
+        self._shown = [
+            {name: np.zeros(rounds) for name in ("concurrency", "busy", "arrivals")} for _ in inputs.pools
         ]
         self._slo_s = 0.0
         self._estimates = [self._services_s(pool) for pool in inputs.pools]
@@ -133,10 +145,11 @@ class _Scaled:
             self._side.end_round(t)
             if now_s >= self._last_s and self._driver.state.counts["in_system"][0] == 0:
                 break
-            wanted = self._is_wanted.copy()
+            seen, wanted = self._see(t, now_s), self._is_wanted.copy()
             for k, pool in enumerate(self._inputs.pools):
-                self._decide(k, pool, t, now_s, wanted)
-            self._change(wanted, now_s)
+                self._decide(k, pool, self._state(k, pool, seen), wanted)
+            if (wanted != self._is_wanted).any():
+                self._change(wanted, now_s)
             paid.append(float(self._is_wanted.sum()))
         self._side.go_to(np.inf)
         return self._records(np.array(paid))
@@ -145,18 +158,26 @@ class _Scaled:
         kinds = self._inputs.serving.cluster.type_idx
         return np.flatnonzero(kinds == kinds[pool.nodes[0]])
 
-    def _decide(self, k: int, pool: Pool, t: int, now_s: float, wanted: Flags) -> None:
+    def _see(self, t: int, now_s: float) -> _Period:
+        """What the period showed that is no pool's own."""
+        arrival_s, begin_s = self._inputs.serving.requests.work["arrival_s"], now_s - self._period_s
+        first, last = np.searchsorted(arrival_s, [begin_s, now_s], side="left").tolist()
+        slo_s = self._slo_of[first:last]
+        if np.isfinite(slo_s).any():
+            self._slo_s = float(np.nanmean(slo_s))
+        self._attained[t] = self._attained_since(begin_s)
+        held = int((self._driver.state.requests["status"][: self._driver.n_arrived] == Status.HELD).sum())
+        return _Period(t, now_s, first, last, held)
+
+    def _decide(self, k: int, pool: Pool, state: PoolState, wanted: Flags) -> None:
         """Ask the rule about a pool, and mark the nodes that are to serve in `wanted`."""
-        state = self._state(k, pool, t, now_s)
         answer = self._rule.wanted(state)
-        self._answers[k].append(answer)
         count = min(max(settled(state, self._rule, answer), pool.least), len(pool.nodes))
-        count = (
-            count if count >= state.nodes or now_s - self._changed_s[k] >= pool.cool_down_s else state.nodes
-        )
-        if count == state.nodes:
+        self._answers[k].append(answer)  # `state` reads them
+        is_cooling = state.now_s - self._changed_s[k] < pool.cool_down_s
+        if count == state.nodes or (count < state.nodes and is_cooling):
             return
-        self._changed_s[k] = now_s
+        self._changed_s[k] = state.now_s
         here, up = self._is_wanted[pool.nodes], self._driver.state.nodes["up"][pool.nodes] == 1
         in_flight = self._driver.state.nodes["in_flight"][pool.nodes]
         if count > state.nodes:  # first those that still serve their last requests
@@ -166,47 +187,36 @@ class _Scaled:
             order = np.lexsort((-pool.nodes, in_flight, up, ~here))
             wanted[pool.nodes[order[: state.nodes - count]]] = False
 
-    def _state(self, k: int, pool: Pool, t: int, now_s: float) -> PoolState:
+    def _state(self, k: int, pool: Pool, seen: _Period) -> PoolState:
         """What the pool showed up to now."""
-        state, shown, side = self._driver.state, self._shown[k], self._side
-        nodes = state.nodes
+        nodes, shown, side, t = self._driver.state.nodes, self._shown[k], self._side, seen.t
         up = nodes["up"] == 1
         mine, capacity = np.zeros(len(up), np.bool_), nodes["slots"] * up
         mine[pool.nodes] = True
         share = float(capacity[mine].sum() / capacity.sum()) if capacity.any() else 1.0 / len(self._shown)
-        begin_s, period_s = now_s - self._period_s, self._period_s
-        arrival_s = self._inputs.serving.requests.work["arrival_s"]
-        first, last = np.searchsorted(arrival_s, [begin_s, now_s], side="left")
-        recent_s = self._estimates[k][max(0, last - RECENT) : last]
-        recent_s = recent_s[np.isfinite(recent_s)]
-        slo_s = self._slo_of[first:last]
-        if np.isfinite(slo_s).any():
-            self._slo_s = float(np.nanmean(slo_s))
-        busy = float((side.load[t] * nodes["slots"])[pool.nodes].sum())
-        total_busy = float((side.load[t] * nodes["slots"]).sum())
-        in_system = float(side.busy_nodes[t] * nodes["slots"].mean())
-        shown["concurrency"].append(busy + share * max(0.0, in_system - total_busy))
-        shown["busy"].append(busy)
-        shown["arrivals"].append(share * float(last - first))
-        shown["attained"].append(self._attained(begin_s))
-        ready = int((up & self._is_wanted)[pool.nodes].sum())
-        held = int((state.requests["status"][: self._driver.n_arrived] == Status.HELD).sum())
-        arrays = {name: np.array(values) for name, values in shown.items()}
+        recent_s = self._estimates[k][max(0, seen.last - RECENT) : seen.last]
+        in_use = side.load[t] * nodes["slots"]
+        busy, waits = float(in_use[mine].sum()), side.busy_nodes[t] * nodes["slots"].mean() - in_use.sum()
+        shown["concurrency"][t] = busy + share * max(0.0, float(waits))
+        shown["busy"][t] = busy
+        shown["arrivals"][t] = share * (seen.last - seen.first)
+        ready = int((up & self._is_wanted)[mine].sum())
         return PoolState(
-            now_s=now_s,
-            period_s=period_s,
+            now_s=seen.now_s,
+            period_s=self._period_s,
             start_s=pool.start_s,
             ready=ready,
-            coming=int(self._is_wanted[pool.nodes].sum()) - ready,
+            coming=int(self._is_wanted[mine].sum()) - ready,
             slots=int(nodes["slots"][pool.nodes[0]]),
-            waiting=round(share * held),
-            recent_s=recent_s,
+            waiting=round(share * seen.held),
+            recent_s=recent_s[np.isfinite(recent_s)],
             slo_s=self._slo_s,
-            answers=tuple(self._answers[k]),
-            **arrays,
+            attained=self._attained[: t + 1],
+            answers=self._answers[k],
+            **{name: values[: t + 1] for name, values in shown.items()},
         )
 
-    def _attained(self, since_s: float) -> float:
+    def _attained_since(self, since_s: float) -> float:
         """Share of the requests that ended since then within their objective; nan = none did."""
         n = self._driver.n_arrived
         rows = self._driver.state.requests[:n]
@@ -219,12 +229,11 @@ class _Scaled:
 
     def _change(self, wanted: Flags, now_s: float) -> None:
         """Order and return nodes."""
-        state = self._driver.state
+        state, own = self._driver.state, python_state(self._driver.state)
         later_s = np.zeros(len(wanted))
         for j in np.flatnonzero(wanted & ~self._is_wanted).tolist():
             if state.nodes["in_flight"][j] == 0:
                 later_s[j] = self._start_s(j)
-                own = python_state(state)
                 forget_all(own, j, now_s)
                 if has_prefixes(own):
                     forget_prefixes(own, j)

@@ -7,6 +7,7 @@ with a number of nodes; bounds of the pool, start-up delays and cool-down are th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -41,7 +42,7 @@ class PoolState:
     recent_s: Floats  # [requests] estimated service of the latest ones that it serves
     slo_s: float  # mean objective of those
     attained: Floats  # of requests that ended, the share within their objective; nan = none ended
-    answers: tuple[int, ...]  # what the rule wanted at the ends of the periods before, bounds aside
+    answers: Sequence[int]  # what the rule wanted at the ends of the periods before, bounds aside
 
     def last(self, values: Floats, seconds: float) -> Floats:
         """The values of the last seconds, at least of one period."""
