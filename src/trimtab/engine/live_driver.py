@@ -501,6 +501,11 @@ class LiveDriver:
         at = row * _DECISION_BYTES
         return self._decision_bytes[at : at + _DECISION_BYTES].tobytes()
 
+    def ranked(self, row: int) -> list[int]:
+        """Positions of the nodes that the policy ranked for a request, best first."""
+        decided = np.frombuffer(self.decision(row), self._driver.state.decision_trace.dtype)
+        return [j for j in decided["node_idx"][0].tolist() if j >= 0]
+
     def set_estimate(self, class_idx: int, type_idx: int, fixed_s: float, unit_s: float) -> None:
         """Set one entry of `fixed_s` and `unit_s`."""
         at = class_idx, type_idx

@@ -104,10 +104,7 @@ class WorkerChoice:
     def candidates(self, key: Any) -> list[int]:
         """Positions of the workers that the policy ranked for a task that runs, best first."""
         assert self._driver is not None
-        decided = np.frombuffer(
-            self._driver.decision(self._rows[key][0]), self._driver.state.decision_trace.dtype
-        )
-        return [int(j) for j in decided["node_idx"][0] if j >= 0]
+        return self._driver.ranked(self._rows[key][0])
 
     def key(self, task: Task) -> float:
         """By which a waiting task is served, least first: the policy's own order."""

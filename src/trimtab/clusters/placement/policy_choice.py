@@ -77,8 +77,7 @@ class PolicyChoice(Generic[NodeT, WorkloadT]):
         row = driver.enter(self._spec(workload), now_s)
         self._loop.step(now_s)
         driver.take_started()
-        shown = np.frombuffer(driver.decision(row), driver.state.decision_trace.dtype)["node_idx"][0]
-        found = [j for j in shown.tolist() if j >= 0 and able[j]]
+        found = [j for j in driver.ranked(row) if able[j]]
         driver.abort(row, now_s)
         self._loop.step(now_s)
         driver.take_ended()
