@@ -19,7 +19,7 @@ from bench.engines.opinions_page import with_opinions
 from bench.engines.page import LEAST_ROUNDS, PROGRAM, page
 from bench.engines.profile_ray import profile
 from bench.engines.two_workers import KFP
-from bench.engines.workload import chains, draw_images, ideal_s
+from bench.engines.workload import chains, draw_images, ideal_s, without_place
 from bench.machine import machine, versions
 from bench.page_command import page_parser, save_figures, saved_figures, write_page
 from bench.startup import ROOT
@@ -130,11 +130,11 @@ def outcome(program: str, workers: str, images: Path) -> Mapping[str, Any]:
                 command, capture_output=True, text=True, cwd=ROOT, timeout=ENGINE_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return {"error": f"{type(error).__name__}: {error}"}
+            return {"error": without_place(f"{type(error).__name__}: {error}")}
     told = [line for line in done.stdout.splitlines() if line.startswith('{"load_average"')]
     if not told:
         lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
-        return {"error": (lines or [f"exit code {done.returncode}"])[-1].strip()[:300]}
+        return {"error": without_place((lines or [f"exit code {done.returncode}"])[-1].strip())}
     return dict(json.loads(told[-1]))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from bench.engines import workload
 from bench.engines.shown import shown
 from bench.engines.two_workers import TWO_WORKERS
-from bench.engines.workload import FOLDER, begun, chains, plan_death
+from bench.engines.workload import FOLDER, begun, chains, plan_death, without_place
 
 RUNS = 2  # of each piece of work, in a round
 WARM_IMAGES, WARM_SCALE = 400, 0.2
@@ -77,7 +77,7 @@ def _with_fault(run: Callable[[], Any], folder: Path, expected: Any) -> dict[str
         try:
             told["is_right"] = run() == expected
         except Exception as error:
-            told["error"] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            told["error"] = without_place(f"{type(error).__name__}: {error}".partition("\n")[0])
 
     thread = threading.Thread(target=attempt, daemon=True)
     begun_s = time.perf_counter()

@@ -229,7 +229,7 @@ def _faults(figures: Mapping[str, Any]) -> str:
 
 def _plain(error: str) -> str:
     """The kind of an error, and the beginning of what it says."""
-    return error.replace("|", "/").replace("`", "'").split("/tmp")[0][:90].strip(" '")
+    return error.replace("|", "/").replace("`", "'")[:90].strip(" '")
 
 
 def basis(figures: Mapping[str, Any], engine: str, feature: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -174,3 +175,8 @@ def plain(files: Sequence[str], paced: Sequence[Sequence[float]]) -> dict[str, A
             total = round(total + seconds, 4)
         totals.append(total)
     return {"images": near_duplicates(embedding(thumbnail(file)) for file in files), "paced": totals}
+
+
+def without_place(error: str) -> str:
+    """The beginning of what an error says, up to a path among temporary files: those are this run's own."""
+    return error.partition(tempfile.gettempdir())[0].rstrip(" '")[:200]
