@@ -50,7 +50,8 @@ HEAD = """<!-- Made by `python -m bench.engines` from what it measured; `--docs`
 The same two pieces of work on each engine, alone and with trimtab, on the same two workers: `fast` and `slow`, each with one slot.
 The slow one does all of its work twice, or sleeps twice as long. A worker is what the engine calls a machine (a Ray node, a Dask worker with its nanny, a
 worker of Spark's standalone master, a node of Slurm), all on one machine of two cores. Kubeflow's local runner has no workers: it runs one
-component after the other, in a process at full speed. What this means for a choice: [Which engine?](../concepts/engines.md)
+component after the other, in a process at full speed. Slurm decides every second, without delay for batches (`sched_interval=1,batch_sched_delay=0`): by its
+defaults each pass would cost three seconds. What this means for a choice: [Which engine?](../concepts/engines.md)
 
 Measure anew: `make bench-engines` (about 12 minutes; interrupted, it goes on where it was). Programs of users are in `bench/engines/programs`, one file for each engine,
 written as its documentation writes such work; all outputs are compared with plain Python's.
